@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-# --- which faults a proxy has now; read and changed in the proxy's own thread alone -----------
+# --- the faults in force; only the proxy's own thread reads and changes them ------------------
 
 _SLICES: Final = 20
-"""Pieces a second of a throttled stream: small enough to look like a slow line."""
+"""Pieces per second of a throttled stream: enough to look like a slow line."""
 
 
 class Direction(Enum):
-    """Which way bytes go."""
+    """Direction in which bytes go."""
 
     REQUESTS = "client to server"
     ANSWERS = "server to client"
@@ -29,7 +29,7 @@ BOTH: Final = (Direction.REQUESTS, Direction.ANSWERS)
 
 @dataclass(slots=True)
 class Way:
-    """Faults that bytes of one direction meet."""
+    """Faults that affect the bytes of one direction."""
 
     latency: float = 0.0
     jitter: float = 0.0
@@ -37,13 +37,13 @@ class Way:
     is_hole: bool = False
 
     def delay(self, chance: random.Random) -> float:
-        """Return how long the next piece takes, in seconds."""
+        """Return the delay of the next piece in seconds."""
         if not self.latency and not self.jitter:
             return 0.0
         return max(0.0, self.latency + chance.uniform(-self.jitter, self.jitter))
 
     def slices(self, size: int) -> int:
-        """Return how many bytes to send at once of *size*."""
+        """Return how many of *size* bytes to send in one piece."""
         if self.bytes_per_second is None:
             return size
         return max(1, min(size, int(self.bytes_per_second / _SLICES)))
@@ -51,7 +51,7 @@ class Way:
 
 @dataclass(slots=True)
 class Cut:
-    """Cut the connection over which *count* bytes have gone; fires once."""
+    """Cut the first connection over which *count* bytes have gone; fires once."""
 
     direction: Direction
     count: int
@@ -59,7 +59,7 @@ class Cut:
 
 @dataclass(slots=True)
 class LostReply:
-    """Lose the reply of the *nth* write that has *containing* in it; fires once."""
+    """Lose the reply to the *nth* write that contains *containing*; fires once."""
 
     nth: int
     containing: bytes
@@ -73,7 +73,7 @@ def _ways() -> dict[Direction, Way]:
 
 @dataclass(slots=True)
 class Rules:
-    """The faults in force, and how links wait for a change of them."""
+    """The faults in force; links can wait for a change of them."""
 
     ways: dict[Direction, Way] = field(default_factory=_ways)
     cut: Cut | None = None
@@ -82,24 +82,24 @@ class Rules:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def change(self) -> None:
-        """Wake all that wait; call it after each change."""
+        """Wake all waiting links; to be called after each change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def heal(self) -> None:
-        """Take all faults away."""
+        """Remove all faults."""
         self.ways = _ways()
         self.cut = None
         self.lost_reply = None
         self.change()
 
     async def flowing(self, direction: Direction) -> None:
-        """Return once nothing swallows the bytes in *direction*."""
+        """Wait while a hole swallows the bytes in *direction*."""
         while self.ways[direction].is_hole:
             await self._changed.wait()
 
     async def due(self, direction: Direction, at: float) -> None:
-        """Return at *at* by the loop's clock, or when that delay is taken away."""
+        """Wait until *at* by the loop's clock, or until the delay is removed."""
         loop = asyncio.get_running_loop()
         while (remaining := at - loop.time()) > 0:
             way = self.ways[direction]
@@ -108,7 +108,7 @@ class Rules:
             await self._change_or(remaining)
 
     async def paced(self, direction: Direction, size: int) -> None:
-        """Return when *size* bytes have had the time that they need."""
+        """Wait as long as a throttled stream needs for *size* bytes."""
         rate = self.ways[direction].bytes_per_second
         if rate is not None:
             await self._change_or(size / rate)
@@ -122,7 +122,7 @@ class Rules:
 
 PIECE: Final = 16 * 1024
 _PIECES: Final = 64
-"""How much may be on the way in one direction: a megabyte, then the sender has to wait."""
+"""Maximum pieces (together 1 MiB) on the way in one direction; then the sender has to wait."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -130,7 +130,7 @@ class _Piece(NamedTuple):
     due: float
     data: bytes
     is_marked: bool
-    """Whether to lose the reply to it."""
+    """Whether the reply to the piece is to be lost."""
 
 
 class _End(Enum):
@@ -144,7 +144,7 @@ class _End(Enum):
 
 
 class Link:
-    """A client's connection, and ours to the server on its behalf."""
+    """A client's connection, and the proxy's connection to the server for it."""
 
     def __init__(
         self, client: socket.socket, server: socket.socket, rules: Rules, seed: str
@@ -162,7 +162,7 @@ class Link:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Carry bytes until both sides have finished, or the link was ended."""
+        """Pass bytes on until both sides have finished, or until a fault ends the link."""
         tasks: list[asyncio.Task[None]] = []
         try:
             for direction in Direction:
@@ -175,7 +175,7 @@ class Link:
                     tasks.append(asyncio.ensure_future(self._watched(part)))
             self._running = len(tasks)
             end = await self._end
-            # A socket that is still waited for must not be closed: its number is used again.
+            # Cancel first: the number of a closed socket is reused while a task waits for it.
             await _cancel(tasks)
             await self._finish(end)
         finally:
@@ -184,22 +184,22 @@ class Link:
             self._server.close()
 
     def reset(self) -> None:
-        """Tell both sides with a RST that it is over."""
+        """End the link with a RST to both sides."""
         if self._end.done():
             _on_close_reset(self._client, self._server)
         self._ended(_End.RESET)
         self._stop.set()
 
     def leave(self, direction: Direction) -> None:
-        """Be gone for one side, and silent for the other.
+        """Reset one side's connection, and be silent to the other side.
 
-        REQUESTS: the server's side is gone, and the client is told nothing; ANSWERS: the client's.
+        REQUESTS resets the server's side, and the client notices nothing; ANSWERS the reverse.
         """
         is_server = direction is Direction.REQUESTS
         self._ended(_End.SERVER_LOST if is_server else _End.CLIENT_LOST)
 
     def count_from_here(self) -> None:
-        """Let a limit count the bytes that pass from now on."""
+        """Count the bytes of a limit from now on."""
         self._passed.update(dict.fromkeys(Direction, 0))
 
     def _ended(self, end: _End) -> None:
@@ -215,7 +215,7 @@ class Link:
         try:
             await work
         except OSError:
-            self._ended(_End.RESET)  # one side reset or left; the other is told as much
+            self._ended(_End.RESET)  # one side reset or left: reset the other side, too
         self._running -= 1
         if not self._running:
             self._ended(_End.CLOSED)
@@ -274,7 +274,7 @@ class Link:
                 await self._stop.wait()  # nothing more passes: run() cancels this
 
     def _is_to_lose(self, data: bytes) -> bool:
-        """Return whether *data* is the write whose reply is to be lost."""
+        """Return whether the reply to the write *data* is to be lost."""
         wanted = self._rules.lost_reply
         if wanted is None or not data:
             return False
@@ -291,7 +291,7 @@ class Link:
         return True
 
     def _lose(self, wanted: LostReply) -> None:
-        """Drop an answer; the first one behind the request ends the link, or silences it."""
+        """Drop an answer; the first answer after the request ends the link, if so wanted."""
         if not self._request_is_out or wanted.is_lost:
             return
         wanted.is_lost = True
@@ -311,13 +311,13 @@ class Link:
             self._client.close()
             await self._drain(self._server)
         elif end is _End.REPLY_LOST:
-            # A FIN, and not a RST, which could overtake bytes that the server has not read yet.
+            # Send a FIN: a RST could overtake bytes that the server has not read yet.
             self._server.shutdown(socket.SHUT_WR)
             self._client.close()
             await self._drain(self._server)
 
     async def _drain(self, kept: socket.socket) -> None:
-        """Read and discard bytes and answer nothing, until the other end or the test stops."""
+        """Read and discard bytes, and answer nothing, until *kept* or the link ends."""
         draining = asyncio.ensure_future(_read_away(kept))
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -332,7 +332,7 @@ async def _read_away(kept: socket.socket) -> None:
         while await loop.sock_recv(kept, PIECE):
             continue
     except OSError:
-        return  # reset: that is an end too
+        return  # a reset is an end, too
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

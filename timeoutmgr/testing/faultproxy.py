@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections on command: between a client and its database or broker.
+"""A TCP proxy between a client and its database or broker that breaks connections on command.
 
 ::
 
@@ -9,10 +9,10 @@
         ...
         proxy.heal()
 
-It is a proxy in user space: this host's kernel acknowledges the bytes of a client also while the
-proxy passes nothing on. A client therefore sees a hole only by its own time-outs for
-answers, never by TCP's (``tcp_user_timeout``, keep-alives). TLS goes through untouched, but then
-``containing`` finds nothing.
+The proxy runs in user space: this host's kernel acknowledges a client's bytes even while the proxy
+passes nothing on. A client therefore notices a black hole only by its own time-outs for answers,
+never by TCP's (``tcp_user_timeout``, keep-alives). The proxy passes TLS through unchanged, but
+then ``containing`` finds nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306} | {
 
 
 class FaultProxy:
-    """Stands before ``host:port`` on a port of its own; use it as a context manager.
+    """A proxy in front of ``host:port``, with its own port; use it as a context manager.
 
-    Faults are switched while connections are open, from any thread, and are in force when the
-    method returns. Lasting faults (``slow``, ``throttle``, ``blackhole``, ``refuse``) end with
-    ``heal``; faults that fire once (``cut_after``, ``lose_reply``) end by firing, too. *seed*
-    makes the jitter of each connection repeatable; it is printed by ``repr``.
+    Any thread can switch faults while connections are open; a fault is in force when the method
+    returns. Lasting faults (``slow``, ``throttle``, ``blackhole``, ``refuse``) end with ``heal``;
+    faults that fire once (``cut_after``, ``lose_reply``) also end when they fire. *seed* makes the
+    jitter of each connection repeatable; ``repr`` shows it.
     """
 
     def __init__(self, host: str, port: int, *, seed: int | None = None) -> None:
@@ -59,7 +59,7 @@ class FaultProxy:
         self._links: dict[asyncio.Task[None], Link | None] = {}
         self._listener: socket.socket | None = None
         self._bugs: list[BaseException] = []
-        # Bound, and never listening: it keeps the port ours while connections are refused.
+        # Bound, but never listening: this socket reserves the port while connections are refused.
         self._placeholder = _bound(0)
         self.port: Final[int] = self._placeholder.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -71,7 +71,7 @@ class FaultProxy:
 
     @classmethod
     def before(cls, url: str, *, seed: int | None = None) -> Self:
-        """Return a proxy before the server of *url*; ValueError if that names none."""
+        """Return a proxy in front of the server of *url*; ValueError if *url* names no server."""
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
         if not parts.hostname or port is None:
@@ -91,7 +91,7 @@ class FaultProxy:
         return f"<FaultProxy 127.0.0.1:{self.port} before {self.target} seed={self.seed}>"
 
     def close(self) -> None:
-        """Cut everything and stop; closing twice is fine."""
+        """Cut all connections and stop; idempotent."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(PATIENCE)
@@ -100,11 +100,11 @@ class FaultProxy:
         self._loop.close()
         self._placeholder.close()
         if self._bugs:
-            # It must not pass for a fault that a test has asked for.
+            # A test must not take this failure for a fault that it requested.
             raise RuntimeError(f"{self!r} failed by itself") from self._bugs[0]
 
     def url(self, original: str) -> str:
-        """Return *original* with this proxy for its host and port; the rest stays as it is."""
+        """Return *original* with the host and port of this proxy, otherwise unchanged."""
         parts = urlsplit(original)
         if not parts.hostname:
             raise ValueError(f"a URL of scheme {parts.scheme!r} names no host to stand before")
@@ -113,16 +113,16 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many clients have come so far."""
+        """Number of clients that have connected so far."""
         return self._connections
 
     @property
     def fired(self) -> int:
-        """How often a fault that fires once has fired."""
+        """How often faults that fire once have fired."""
         return self._fired
 
     def wait_until_fired(self, count: int = 1, timeout: float = PATIENCE) -> None:
-        """Return once ``fired`` is *count*; AssertionError if it never is."""
+        """Wait until ``fired`` is at least *count*; AssertionError after *timeout* seconds."""
         self._signal.wait_until(
             lambda: self._fired >= count, lambda: f"{count} faults; {self._fired} fired", timeout
         )
@@ -130,30 +130,30 @@ class FaultProxy:
     # --- faults that last -----------------------------------------------------------------
 
     def slow(self, latency: float, jitter: float = 0.0, *directions: Direction) -> None:
-        """Delay bytes by *latency* seconds, give or take up to *jitter*; order is kept."""
+        """Delay bytes by *latency* ± up to *jitter* seconds; their order stays the same."""
         if latency < 0 or jitter < 0:
             raise ValueError(f"seconds must not be negative, got {latency} and {jitter}")
         self._alter(directions, latency=latency, jitter=jitter)
 
     def throttle(self, bytes_per_second: float, *directions: Direction) -> None:
-        """Let at most *bytes_per_second* through, on each connection and in each direction."""
+        """Pass on at most *bytes_per_second* on each connection, in each direction."""
         if bytes_per_second <= 0:
             raise ValueError(f"must be positive, got {bytes_per_second}; for none use blackhole()")
         self._alter(directions, bytes_per_second=bytes_per_second)
 
     def blackhole(self, *directions: Direction) -> None:
-        """Pass nothing on, as if packets were dropped; connections stay and may be opened.
+        """Pass nothing on, as if packets were dropped; connections stay, and can be opened.
 
-        Bytes sent meanwhile arrive after ``heal``, as TCP would repeat them.
+        Bytes sent meanwhile arrive after ``heal``, just as TCP would send them again.
         """
         self._alter(directions, is_hole=True)
 
     def refuse(self) -> None:
-        """Refuse new connections, as a server that is not running; open connections stay."""
+        """Refuse new connections, like a server that is not running; open connections stay."""
         self._do(self._stop_listening)
 
     def heal(self) -> None:
-        """Take all faults away. Connections that were cut or left half-open stay so."""
+        """Remove all faults. Connections that were cut or left half-open stay so."""
 
         def change() -> None:
             self._rules.heal()
@@ -164,9 +164,9 @@ class FaultProxy:
     # --- faults that fire once ------------------------------------------------------------
 
     def cut_after(self, count: int, direction: Direction) -> None:
-        """Cut the connection over which the first *count* bytes from now on have gone.
+        """Cut the first connection over which *count* more bytes have gone.
 
-        Exactly so many arrive, then both ends see the connection closed.
+        Exactly *count* bytes arrive; then both ends see that the connection is closed.
         """
         if count < 0:
             raise ValueError(f"must not be negative, got {count}")
@@ -181,10 +181,10 @@ class FaultProxy:
     def lose_reply(self, nth: int = 1, *, containing: bytes = b"", then_cut: bool = True) -> None:
         """Deliver the *nth* write from now on to the server, and lose the answer.
 
-        The client cannot know its effect: "commit unknown". A write is a piece of bytes as it
-        arrives here; *containing* counts only writes that have these bytes in them
-        (``b"COMMIT"``). Then the client's connection is cut; with ``then_cut=False`` it stays,
-        and stays silent. The server has answered when ``fired`` counts it.
+        The client cannot know the effect of the write: "commit unknown". A write is a piece of
+        bytes as the proxy receives it; only writes that contain *containing* (``b"COMMIT"``)
+        count. Then the client's connection is cut; with ``then_cut=False`` it stays open, but
+        silent. The server has answered once ``fired`` has counted the fault.
         """
         if nth < 1:
             raise ValueError(f"must be at least 1, got {nth}")
@@ -194,14 +194,14 @@ class FaultProxy:
 
         self._change(change)
 
-    # --- faults of the moment -------------------------------------------------------------
+    # --- faults that happen immediately ---------------------------------------------------
 
     def reset(self) -> None:
         """End all open connections with a RST at both ends."""
         self._do_each(Link.reset)
 
     def half_open(self, direction: Direction = Direction.REQUESTS) -> None:
-        """Lose one end of all open connections without telling the other.
+        """Lose one end of all open connections unnoticed by the other end.
 
         REQUESTS: the server's end is gone; the client's bytes are accepted and never answered.
         ANSWERS: the client's end is gone, and the server keeps its state for that client.
@@ -211,7 +211,7 @@ class FaultProxy:
     # --- in the proxy's own thread --------------------------------------------------------
 
     def _alter(self, directions: Sequence[Direction], **faults: Any) -> None:
-        """Have bytes of *directions*, if given, meet *faults* as well."""
+        """Add *faults* to *directions*; to both if none are given."""
 
         def change() -> None:
             for direction in directions or BOTH:
@@ -251,7 +251,7 @@ class FaultProxy:
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
-            self._accept(self._listener)  # connections that the kernel has let in already
+            self._accept(self._listener)  # connections that the kernel has already accepted
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
@@ -279,7 +279,7 @@ class FaultProxy:
             self._links[task] = link
             await link.run()
         except OSError:
-            return  # the server is not there, which the client learns by our closing
+            return  # the server is down; the client learns this when we close its connection
         finally:
             client.close()
             if server is not None:
@@ -316,7 +316,7 @@ class FaultProxy:
 
 def _bound(port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # Two sockets share the port: a bound socket keeps it, another socket listens or does not.
+    # Two sockets share the port: a bound socket reserves it; another socket listens at times.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setblocking(False)

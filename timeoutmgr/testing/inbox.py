@@ -25,10 +25,10 @@ def configure(
     telemetry: Telemetry | None = None,
     handler: Handler | None = None,
 ) -> EndpointConfiguration:
-    """Return a configuration that may lose messages: in memory, unless said otherwise.
+    """Return a configuration that may lose messages: by default, all parts are in memory.
 
-    *handler* gets every message that no other handler is for. Failed messages go to
-    ``<name>.error``, so that tests do not find each other's.
+    *handler* gets all messages without a handler of their own. Failed messages go to
+    ``<name>.error``, so that tests do not find each other's messages.
     """
     config = EndpointConfiguration(name)
     config.error_queue = f"{name}.error"
@@ -46,7 +46,7 @@ def configure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message that was handled, and when."""
+    """A handled message, and the instant at which it was handled."""
 
     body: Any
     message: Message
@@ -70,7 +70,7 @@ class Arrival:
 
 
 class Inbox:
-    """Register it as a handler: ``config.add_handler("OrderPlaced", inbox)``."""
+    """A handler that keeps messages: ``config.add_handler("OrderPlaced", inbox)``."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -94,16 +94,16 @@ class Inbox:
         return list(self._arrived)
 
     def wait_for(self, count: int, timeout: float = PATIENCE) -> list[Arrival]:
-        """Return the arrivals once *count* messages came; AssertionError if they never come."""
+        """Wait for *count* messages; return all arrivals, or raise AssertionError."""
         return self._wait(lambda _arrival: True, count, f"{count} messages", timeout)
 
     def wait_for_id(self, message_id: str, count: int = 1, timeout: float = PATIENCE) -> Arrival:
-        """Return the last arrival of *message_id* once it came *count* times."""
+        """Wait until *message_id* has arrived *count* times; return the last arrival."""
         what = f"message {message_id}"
         return self._wait(lambda arrival: arrival.id == message_id, count, what, timeout)[-1]
 
     def of(self, *message_ids: str) -> list[Arrival]:
-        """Return the arrivals of these messages so far."""
+        """Return the arrivals so far of the messages with these ids."""
         return [arrival for arrival in self.arrived if arrival.id in message_ids]
 
     def _wait(

@@ -1,4 +1,4 @@
-"""Conditions that a test waits for instead of sleeping: an event, or a deadline."""
+"""Conditions for which a test waits, up to a deadline, instead of sleeping."""
 
 import threading
 from collections import Counter
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Final
 
 PATIENCE: Final = 30.0
-"""Seconds until a wait gives up; long, because a wait that is met costs nothing."""
+"""Seconds until a wait gives up; long, since a wait ends as soon as its condition holds."""
 
 
 class Signal:
-    """Wakes the threads that wait for a condition whenever something happened."""
+    """Wakes the threads that wait for a condition after each change."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,14 +26,14 @@ class Signal:
     def wait_until(
         self, holds: Callable[[], bool], what: Callable[[], str], timeout: float = PATIENCE
     ) -> None:
-        """Return once *holds*; raise AssertionError with *what* after *timeout* seconds."""
+        """Wait until *holds*; raise AssertionError with *what* after *timeout* seconds."""
         with self._changed:
             if not self._changed.wait_for(holds, timeout):
                 raise AssertionError(f"not within {timeout:g} s: {what()}")
 
 
 class RecordingTelemetry:
-    """A telemetry that counts, keeps every value, and lets a test wait for a count."""
+    """A telemetry that counts events and keeps values; a test can wait for a count."""
 
     def __init__(self) -> None:
         self._signal = Signal()
@@ -46,7 +46,7 @@ class RecordingTelemetry:
             self._counts[event] += amount
 
     def value(self, name: str, value: float) -> None:
-        """Keep one more value of *name*."""
+        """Keep another value of *name*."""
         with self._signal.change():
             self._values.setdefault(name, []).append(value)
 
@@ -64,7 +64,7 @@ class RecordingTelemetry:
         return {**self._counts, **last}
 
     def wait_for(self, event: str, amount: int = 1, timeout: float = PATIENCE) -> None:
-        """Return once *event* was counted *amount* times in all; AssertionError if it was not."""
+        """Wait until the count of *event* is *amount*; AssertionError after *timeout* seconds."""
         self._signal.wait_until(
             lambda: self._counts[event] >= amount,
             lambda: f"{amount} {event}; counted {dict(self._counts)}",
@@ -73,7 +73,7 @@ class RecordingTelemetry:
 
     @contextmanager
     def expect(self, event: str, amount: int = 1, timeout: float = PATIENCE) -> Iterator[None]:
-        """Leave the block only once *event* was counted *amount* times more than at its start."""
+        """At the block's end, wait until *event* was counted *amount* times since its start."""
         before = self._counts[event]
         yield
         self.wait_for(event, before + amount, timeout)

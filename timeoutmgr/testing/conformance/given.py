@@ -1,11 +1,11 @@
-"""The suites on the parts that the command line names, with no file to write.
+"""The suites for the parts that the command line names; no test file is needed.
 
 ::
 
     pytest --pyargs timeoutmgr.testing.conformance.given --timeoutmgr-persistence my.module:make
 
-The capabilities decide which cases are run. A subclass can state more: that the clock can be set,
-how to lose a lease, when a fetched message is free again.
+The capabilities decide which cases run. A subclass can state more facts: that the clock can be
+set, how to lose a lease, when a fetched message is unlocked again.
 """
 
 from __future__ import annotations

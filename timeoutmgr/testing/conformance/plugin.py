@@ -1,7 +1,7 @@
-"""The work of the pytest plugin in a run with a suite: it finds parts and leaves out cases.
+"""The pytest plugin's work in a run with a suite: import parts and deselect cases.
 
-Its hooks are in the module ``pytest_timeoutmgr``: pytest loads them in each of its runs, and an
-import of this package would cost each of them half a second.
+The hooks are in the module ``pytest_timeoutmgr``: pytest loads them in every run, and an import
+of this package would slow each run down by half a second.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Case = TypeVar("Case", bound=Callable[..., Any])
 NEEDS: Final = "timeoutmgr_needs"
 
 given: Final[dict[str, Callable[[], Any]]] = {}
-"""Makers of parts by kind, as the command line named them."""
+"""The functions named on the command line, which create parts, by kind of part."""
 
 
 def needs(**facts: bool) -> Callable[[Case], Case]:
-    """Mark a case that means something only where the suite's class has these *facts*.
+    """Mark a case that applies only if the suite's class has these *facts*.
 
-    ``@needs(transactions=True)`` leaves the case out where ``transactions`` is False. Above a class
-    it marks the cases in it, and none that a suite inherits from other classes.
+    ``@needs(transactions=True)`` deselects the case if ``transactions`` is False. On a class, the
+    mark applies to the cases that the class itself defines, not to inherited cases.
     """
     need: pytest.MarkDecorator = getattr(pytest.mark, NEEDS)(**facts)
 
@@ -50,12 +50,12 @@ def is_meant_for(item: pytest.Item) -> bool:
 
 
 def find_parts(named: Mapping[str, str]) -> None:
-    """Import the makers that the command line *named*; raise UsageError for a wrong name."""
+    """Import the functions that the command line *named*; raise UsageError for a bad name."""
     given.update({part: _found(part, name) for part, name in named.items()})
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases that need another fact than the class states; nothing is ever skipped."""
+    """Deselect cases whose needed facts differ from the facts of the class; skip none."""
     left_out = [item for item in items if not is_meant_for(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

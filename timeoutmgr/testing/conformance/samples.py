@@ -15,13 +15,13 @@ from timeoutmgr.message.message import Message, with_headers
 
 Opened = TypeVar("Opened")
 
-# --- two or more calls at the very same time, again and again ---------------------------------
+# --- repeated simultaneous calls --------------------------------------------------------------
 
 _PATIENCE: Final = 60.0
 
 
 class Track:
-    """Threads that start together; one track serves many races."""
+    """Threads that start simultaneously; one track serves many races."""
 
     def __init__(self, lanes: int) -> None:
         self._start = threading.Barrier(lanes)
@@ -35,7 +35,7 @@ class Track:
         self._pool.shutdown()
 
     def race(self, *runners: Callable[[], Any]) -> list[Any]:
-        """Start *runners* together, each in a lane; return their results, or raise an error."""
+        """Call *runners* simultaneously, each in a thread; return the results or raise an error."""
 
         def run(runner: Callable[[], Any]) -> Any:
             self._start.wait(_PATIENCE)
@@ -46,7 +46,7 @@ class Track:
 
 
 def race(*runners: Callable[[], Any]) -> list[Any]:
-    """Start *runners* together once; return their results."""
+    """Call *runners* simultaneously once; return their results."""
     with Track(len(runners)) as track:
         return track.race(*runners)
 
@@ -56,10 +56,10 @@ HOUR: Final = 3_600 * SECOND
 NOW: Final[Micros] = 1_900_000_000_000_000
 
 INSTANTS: Final = [0, 1, -1, 2**31, 2**53 + 1, LATEST]
-"""Due times of which some database, or a float, loses a microsecond."""
+"""Due times that some database, or a float, would round by a microsecond."""
 
 NAMES: Final = [("a", "A"), ("a", "a "), ("a", "ä"), ("ss", "ß"), ("é", "e\u0301"), ("\u0131", "i")]
-"""Pairs of names that some database takes for equal."""
+"""Pairs of different names that some database considers equal."""
 
 MESSAGES: Final = {
     "plain": Message(id="M", headers={"A": "B", "a": "b"}, body=b"{}"),
@@ -78,27 +78,27 @@ MESSAGES: Final = {
 
 
 class SetClock:
-    """A clock that stands where it is put."""
+    """A clock that shows the instant that a case sets."""
 
     def __init__(self, at: Micros = NOW) -> None:
         self.at = at
 
     def now(self) -> Micros:
-        """Return where it was put."""
+        """Return the instant that was set."""
         return self.at
 
     def monotonic(self) -> float:
-        """Return the same in seconds."""
+        """Return the same instant in seconds."""
         return self.at / SECOND
 
 
 class Undone(Exception):
-    """Raised by a case to leave a transaction or a dispatch half-way."""
+    """Raised by a case to abort a transaction or a dispatch."""
 
 
 @contextmanager
 def undone(transaction: AbstractContextManager[Opened]) -> Iterator[Opened]:
-    """Open *transaction*, which comes to nothing."""
+    """Open *transaction*, and roll it back at the end."""
     with suppress(Undone), transaction as opened:
         yield opened
         raise Undone
@@ -112,7 +112,7 @@ def timeout(
     destination: str = "billing",
     body: bytes = b"body",
 ) -> Timeout:
-    """Return a timeout; its message tells which it is."""
+    """Return a timeout; its message's id and header contain *name*."""
     return Timeout(
         id=name,
         due=due,
@@ -124,7 +124,7 @@ def timeout(
 
 
 def having(one: Timeout, more: Mapping[str, str]) -> Timeout:
-    """Return *one* with *more* headers."""
+    """Return *one* with additional headers."""
     return replace(one, message=with_headers(one.message, {**one.message.headers, **more}))
 
 
@@ -135,4 +135,4 @@ UNSTORABLE: Final = {
     "NUL": timeout("a\0", 0),
     "half a character": timeout("half \ud800", 0),
 }
-"""Timeouts with text that no column takes."""
+"""Timeouts with a text that no column accepts."""

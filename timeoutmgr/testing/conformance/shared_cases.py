@@ -1,6 +1,6 @@
 """Cases that a timeout store and a delayed message store must pass alike."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subject(ABC):
 
     @abstractmethod
     def next_due(self) -> Micros | None:
-        """Return the time of the first timeout, None if the store is empty."""
+        """Return the due time of the first timeout; None if the store is empty."""
 
     @abstractmethod
     def kept(self) -> list[Timeout]:
@@ -59,11 +59,11 @@ class Subject(ABC):
 
     @abstractmethod
     def held(self, limit: int = 1) -> AbstractContextManager[list[Timeout]]:
-        """Lock the oldest due timeouts, at most *limit*; give them back at the end."""
+        """Lock the oldest due timeouts, at most *limit*; unlock them at the end."""
 
     @abstractmethod
     def drain(self, limit: int = 50) -> list[str]:
-        """Dispatch every due, free timeout in batches of *limit*; return the ids in order."""
+        """Dispatch all due, unlocked timeouts in batches of *limit*; return the ids in order."""
 
     @abstractmethod
     def drop(self, one: Timeout) -> bool:
@@ -75,7 +75,7 @@ class Subject(ABC):
 
     @abstractmethod
     def is_closed(self, one: Timeout) -> bool:
-        """Return whether *one* was dispatched for good."""
+        """Return whether the dispatch of *one* was committed."""
 
     @abstractmethod
     def committed(self) -> AbstractContextManager[Transaction]:
@@ -92,17 +92,17 @@ class SharedSuite:
     durable: ClassVar[bool]
     """As in the capabilities: the store survives the process."""
     row_locks: ClassVar[bool]
-    """As in the capabilities: a lock covers the publish, and an error undoes a removal."""
+    """As in the capabilities: a lock lasts until the send is done; an error undoes a removal."""
     transactions: ClassVar[bool]
-    """The store has a ``database``, and takes part in its transactions."""
+    """The store has a ``database``, and its methods take part in transactions of it."""
     settable_clock: ClassVar[bool]
-    """The store uses the time that the suite gives. False leaves out cases that pass time."""
+    """The store uses the suite's clock. False deselects cases that move the clock."""
     stores_in_batches: ClassVar[bool]
     """The store has ``store_many``."""
     limits_text: ClassVar[bool] = True
-    """The store has columns, and refuses text that they do not accept."""
+    """The store has columns, and refuses texts that the columns do not accept."""
     can_be_cut_off: ClassVar[bool] = False
-    """The fixture ``cut_off`` returns a function that puts the storage out of reach."""
+    """The fixture ``cut_off`` returns a function that makes the storage unreachable."""
     races: ClassVar[int]
     """Repetitions of a race; ``--timeoutmgr-races`` overrides it."""
 
@@ -113,7 +113,7 @@ class SharedSuite:
 
     @pytest.fixture
     def make_subject(self) -> Callable[..., Subject]:
-        """Override it: return a maker of stores on one storage, as several processes have them.
+        """Override this: return a factory of stores on one storage, like those of processes.
 
         With ``joined=True`` the store takes part in transactions of the queue.
         """
@@ -131,19 +131,19 @@ class SharedSuite:
 
     @pytest.fixture
     def rounds(self, request: pytest.FixtureRequest) -> int:
-        """Return how often to run a race."""
+        """Return how many times to run a race."""
         asked: int | None = request.config.getoption("--timeoutmgr-races", None)
         return asked or self.races
 
     @pytest.fixture
     def track(self) -> Iterator[Track]:
-        """Return two threads that start together."""
+        """Return two threads that start simultaneously."""
         with Track(2) as track:
             yield track
 
 
 class StoredContents(SharedSuite):
-    """A stored message comes back unchanged, and an id is stored once."""
+    """A store returns a message unchanged, and stores an id once."""
 
     @pytest.mark.parametrize("kind", MESSAGES)
     def test_a_stored_message_comes_back_unchanged(
@@ -255,7 +255,7 @@ class StoredContents(SharedSuite):
 
 
 class DueOrder(SharedSuite):
-    """Due messages leave oldest first, each to a single owner, and never early."""
+    """Due messages are dispatched oldest first, each by a single owner, and never early."""
 
     @needs(settable_clock=True)
     def test_a_message_is_due_from_its_microsecond_on(
@@ -304,7 +304,7 @@ class DueOrder(SharedSuite):
 
         got = race(*(partial(one.drain, 7) for one in processes))
 
-        # A drain may end early: other processes have locked the rest, and free some of it later.
+        # A drain may end early: other processes have locked the rest, and unlock some later.
         got.append(subject.drain())
         assert Counter(name for each in got for name in each) == Counter(expected)
         assert subject.next_due() is None
@@ -365,7 +365,7 @@ class SharedTransactions(SharedSuite):
 
         with joined.rolled_back() as transaction:
             joined.put(timeout("a", now - 2), timeout("old", now - 8), transaction=transaction)
-        joined.put(timeout("a", now - 1))  # the rolled back insert left no trace of the id
+        joined.put(timeout("a", now - 1))  # the rolled-back insert did not use up the id
 
         assert [(one.id, one.due) for one in joined.kept()] == [("old", now - 9), ("a", now - 1)]
 
@@ -404,6 +404,6 @@ def ids(timeouts: Sequence[Timeout]) -> list[str]:
 
 
 def _free(subject: Subject) -> list[str]:
-    """Return the ids of every due, free timeout."""
+    """Return the ids of all due, unlocked timeouts."""
     with subject.held(1_000) as found:
         return ids(found)

@@ -1,1 +1,1 @@
-"""The testing kit: the user's configuration on parts in memory, with a clock that tests move."""
+"""The testing kit: the user's configuration with parts in memory and a clock that tests move."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from timeoutmgr.message.instants import Micros, from_micros, to_micros
 
 Moved = Callable[[datetime], object]
-"""Is called with each new instant, to move a clock of the user's along."""
+"""Called with each new instant, to move a clock of the user's."""
 
 
 class KitClock:
@@ -24,7 +24,7 @@ class KitClock:
         return self._instant
 
     def monotonic(self) -> float:
-        """Return the seconds by which the clock was moved."""
+        """Return the seconds by which the clock has been moved."""
         return (self._instant - self._first) / 1_000_000
 
     @property
@@ -44,10 +44,10 @@ class KitClock:
         self._moved.append(call)
 
     def catch_up(self) -> None:
-        """Move the clock by the time that has passed for the host, unless the start was given.
+        """Move the clock by the time that has passed on the host, unless a start was given.
 
-        A ``deliver_at`` that a program computes from the host's clock is a moment later than the
-        kit's own clock says: without this, an advance of 14 days ends just before it.
+        A program computes ``deliver_at`` from the host's clock, which runs on while the kit's clock
+        stands still: without this step, an advance of 14 days would end just before it.
         """
         if not self._is_fixed:
             self.move_to(self._first + _host_now() - self._began)

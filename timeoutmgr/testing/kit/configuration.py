@@ -1,4 +1,4 @@
-"""A user's configuration with its queues, its timeouts and its clock in memory."""
+"""A user's configuration whose queues, timeouts and clock are in memory."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MANAGER: Final = "timeout-manager"
 _STORED_COPIES: Final = "dead-letter-queues"
 _OUTSIDE: Final = frozenset({_STORED_COPIES, "delayed-delivery", "native-delayed-delivery"})
-"""Features that work in a broker, or in a database of their own."""
+"""Features that work in a broker or in their own database."""
 
 RAISE_AT_ONCE: Final = RecoverabilitySettings(immediate=1, delayed=0)
 """The recoverability of a kit that raises the errors of handlers."""
@@ -45,8 +45,8 @@ RAISE_AT_ONCE: Final = RecoverabilitySettings(immediate=1, delayed=0)
 class KitConfiguration(EndpointConfiguration):
     """A copy of *given*; its endpoint opens no connection to the parts that *given* names.
 
-    The settings are checked as *given* has them. The mode stays as it is, except that memory and
-    the kit's database are not one database: ``transaction_scope`` becomes
+    The settings are checked with the parts that *given* names. The mode stays the same, with one
+    exception: memory and the kit's database are not one database, so ``transaction_scope`` becomes
     ``sends_atomic_with_receive``, in which handlers have the same transaction.
     """
 
@@ -58,7 +58,7 @@ class KitConfiguration(EndpointConfiguration):
         *,
         raises: bool,
     ) -> None:
-        vars(self).update(vars(given))  # frozen perhaps, and read by its own endpoint
+        vars(self).update(vars(given))  # *given* may be frozen, and in use by its own endpoint
         memory = plugins.load(plugins.PERSISTENCE, "memory")
         self._replaced: dict[str, Any] = {
             "transport": transport,
@@ -68,7 +68,7 @@ class KitConfiguration(EndpointConfiguration):
         }
         self._name_embedded_parts()
         self.given: Final = super().settings()
-        """The settings as the user has them."""
+        """The user's settings."""
         check_prerequisites(self.given.features, self.given)
 
     if not TYPE_CHECKING:  # as in the base class
@@ -77,11 +77,11 @@ class KitConfiguration(EndpointConfiguration):
             object.__setattr__(self, name, value)
 
     def freeze(self) -> None:
-        """Do nothing: this copy is the kit's own."""
+        """Do nothing: this copy belongs to the kit."""
 
     @property
     def stores_elsewhere(self) -> bool:
-        """Whether delayed messages are not stored by a timeout manager of the endpoint's own."""
+        """Whether the endpoint's own timeout manager does not store its delayed messages."""
         return all(feature.name != MANAGER for feature in self.given.features)
 
     @property
@@ -101,7 +101,7 @@ class KitConfiguration(EndpointConfiguration):
             features=tuple(self._features_in_memory()),
             transaction_mode=TransactionMode.SENDS_ATOMIC_WITH_RECEIVE if scope else mode,
             accept_loss=True,
-            send_only=False,  # what the endpoint sends later rests in its kit
+            send_only=False,  # delayed messages of the endpoint wait in its kit
             external_timeout_manager=None,
             delayed_delivery=None,
             manager_disabled=ManagerDisabled.NOT_SAID,
@@ -112,7 +112,7 @@ class KitConfiguration(EndpointConfiguration):
     def _features_in_memory(self) -> Iterable[Feature]:
         """Yield the features that work in memory, with a timeout manager if messages are delayed.
 
-        It stands for delay levels, a delayed message store, or a manager at another endpoint.
+        This manager replaces delay levels, a delayed message store, or another endpoint's manager.
         """
         names = {feature.name for feature in self.given.features}
         yield from (feature for feature in self.given.features if feature.name not in _OUTSIDE)
@@ -122,7 +122,7 @@ class KitConfiguration(EndpointConfiguration):
             yield _AcceptedDelivery()
 
     def _name_embedded_parts(self) -> None:
-        """Name the parts of the default, once for all kits: to make them takes milliseconds."""
+        """Set the default parts, once for all kits: creating them takes milliseconds."""
         own = vars(self)
         if own["_transport"] is None:
             transport, persistence = _embedded(embedded_url())
@@ -146,7 +146,7 @@ class _AcceptingPolicy(SendingPolicy):
 
 
 class _AcceptedDelivery:
-    """Stands for the feature whose copies of messages rest in a database of its own."""
+    """Replaces the feature that keeps copies of messages in its own database."""
 
     name: Final = "accepted-delivery"
     priority: Final = USUAL

@@ -22,10 +22,10 @@ KitStorage: TypeAlias = Engine | Connection | MetaData | None
 class KitDatabase:
     """Transactions in which handlers run.
 
-    An engine gets a transaction of its own for each message. On a connection each message has a
-    savepoint, so that a test can roll back all of it. For metadata, and for None, a SQLite in
-    memory is created at the first use. It has one connection: a test commits its own changes
-    before it lets handlers run.
+    With an engine, each message has its own transaction. With a connection, each message has a
+    savepoint, so that a test can roll back everything. For metadata, and for None, a SQLite
+    database in memory is created at its first use. It has one connection: a test must commit its
+    own changes before it lets handlers run.
     """
 
     def __init__(self, given: KitStorage = None) -> None:
@@ -39,14 +39,14 @@ class KitDatabase:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the database; the SQLite in memory is created now."""
+        """The engine of the database; creates the SQLite database in memory if needed."""
         if isinstance(self._given, Engine):
             return self._given
         if isinstance(self._given, Connection):
             return self._given.engine
         if self._made is None:
             self._made = _in_memory()
-            # A kit or fake context that is not closed leaves no open connection behind.
+            # Even a kit or fake context that nobody closes leaves no open connection.
             weakref.finalize(self, self._made.dispose)
             if self._given is not None:
                 self._given.create_all(self._made)
@@ -57,7 +57,7 @@ class KitDatabase:
         """Open a transaction; commit at the end, roll back on any error."""
         if isinstance(self._given, Connection):
             if self._given.dialect.name == "sqlite":
-                # Else its driver begins after the savepoint, whose release is then a commit.
+                # Otherwise the driver begins after the savepoint, whose release then commits.
                 _begin(self._given)
             with self._given.begin_nested():
                 yield self._given
@@ -66,7 +66,7 @@ class KitDatabase:
             yield connection
 
     def close(self) -> None:
-        """Close the SQLite in memory; leave the user's own database as it is."""
+        """Close the SQLite database in memory, but not the user's own database."""
         if self._made is not None:
             self._made.dispose()
 
@@ -90,5 +90,5 @@ def _begin_by_ourselves(driver: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     driver: Any = connection.connection.dbapi_connection
-    if not driver.in_transaction:  # a session of the test may have begun, on the one connection
+    if not driver.in_transaction:  # a session of the test may have begun on the same connection
         connection.exec_driver_sql("BEGIN")

@@ -1,4 +1,4 @@
-"""The endpoint of a testing kit: a program sends with it as with any other."""
+"""The endpoint of a testing kit: a program sends with it as with any other endpoint."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -24,10 +24,10 @@ Answer = TypeVar("Answer")
 
 
 class KitEndpoint(Endpoint):
-    """An endpoint whose messages rest in its kit until the kit handles them.
+    """An endpoint whose messages wait in its kit until the kit handles them.
 
-    To start, stop, run or close it does nothing. With ``session=`` a message is sent with the
-    commit of any session; which database it is in, is not compared with the settings.
+    Starting, stopping, running or closing it does nothing. With ``session=`` a message is sent when
+    the session commits; the kit does not check that the session's database is in the settings.
     """
 
     def __init__(self, config: KitConfiguration, transport: KitTransport, clock: KitClock) -> None:
@@ -37,11 +37,11 @@ class KitEndpoint(Endpoint):
         self._clock = clock
         self.worker = KitWorker(self._parts, transport, clock)
         self.sent_now: Callable[[], None] = lambda: None
-        """Is called after each message that waits for no commit."""
+        """Called after each message that waits for no commit."""
 
     @property
     def timeouts(self) -> Timeouts:
-        """The pending timeouts, as a test of this endpoint alone finds them."""
+        """The pending timeouts of this endpoint."""
         if self._config.stores_elsewhere and self._parts.features.store is not None:
             raise Unsupported(
                 "listing, cancelling or rescheduling here",
@@ -52,13 +52,13 @@ class KitEndpoint(Endpoint):
         return super().timeouts
 
     def start(self) -> None:
-        """Do nothing: the kit handles messages in the thread of the test."""
+        """Do nothing: the kit handles messages in the test's thread."""
 
     def stop(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """Do nothing: a test asks the kit after its program has ended."""
+        """Do nothing: a test may query the kit after its program has ended."""
 
     def run(self) -> None:
         """Return at once."""
@@ -80,21 +80,21 @@ class KitEndpoint(Endpoint):
         return self._noted(super()._send_named(message, None))
 
     def send_many(self, messages: Iterable[ToSend], *, on_sent: "OnSent | None" = None) -> int:
-        """Send many messages, as ``Endpoint.send_many``."""
+        """Send many messages, like ``Endpoint.send_many``."""
         return self._noted(super().send_many(map(self._catch_up, messages), on_sent=on_sent))
 
     def store_many(self, messages: Iterable[ToSend], *, on_sent: "OnSent | None" = None) -> int:
-        """Store many delayed messages, as ``Endpoint.store_many``."""
+        """Store many delayed messages, like ``Endpoint.store_many``."""
         return super().store_many(map(self._catch_up, messages), on_sent=on_sent)
 
     def _catch_up(self, message: ToSend) -> ToSend:
-        # Anything else in a bulk is for the endpoint to refuse.
+        # The endpoint refuses any other object in a bulk.
         if isinstance(message, ToSend) and message.options.deliver_at is not None:
             self._clock.catch_up()
         return message
 
     def _noted(self, sent: Answer) -> Answer:
-        """Return *sent*, once the messages behind it are stored, or handled inline."""
+        """Return *sent* once its messages are stored or, with *inline*, handled."""
         self.worker.store()
         self.sent_now()
         return sent

@@ -1,4 +1,4 @@
-"""The expectation that a timeout is scheduled, and the text of an assertion that failed. Pure."""
+"""The expectation that a timeout is scheduled, and texts of failed assertions. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ class Expectation:
         return f"expected a timeout{self}, and none is scheduled; {listing(scheduled)}"
 
     def unexpected(self, found: ObservedMessage, scheduled: Sequence[ObservedMessage]) -> str:
-        """Return the text for *found*, which was not to be in *scheduled*."""
+        """Return the text for *found*, which should not be in *scheduled*."""
         return f"expected no timeout{self}, and {found} is scheduled; {listing(scheduled)}"
 
     def _is_near(self, due: datetime | None) -> bool:
         return due is not None and self.due is not None and abs(due - self.due) <= self.tolerance
 
     def __str__(self) -> str:
-        """Return the properties, to follow the word timeout."""
+        """Return the properties as a text that follows the word "timeout"."""
         kind = "" if self.type is None else f" of type {self.type!r}"
         saga = "" if self.saga is None else f" of saga {self.saga!r}"
         due = "" if self.due is None else f" due {self.due} (± {self.tolerance})"
@@ -61,9 +61,9 @@ def listing(scheduled: Sequence[ObservedMessage]) -> str:
 
 
 def instant_of(due: datetime | timedelta | None, now: datetime) -> datetime | None:
-    """Return *due*, counted from *now* if it is a time span; raise InvalidMessage without a zone.
+    """Return *due* in UTC, counted from *now* if it is a time span.
 
-    The kit's own clock is in UTC, and so is the text of an assertion.
+    Raises InvalidMessage for a datetime without a zone. Texts of assertions are in UTC.
     """
     if isinstance(due, timedelta):
         return now + due

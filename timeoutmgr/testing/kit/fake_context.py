@@ -1,4 +1,4 @@
-"""A handler's context without an endpoint: for a test that calls the handler itself."""
+"""A handler's context without an endpoint, for a test that calls the handler directly."""
 
 import weakref
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ ENDPOINT: Final = "testing"
 
 
 class FakeMessage(TypedDict, total=False):
-    """Properties of the message that a fake context is about."""
+    """Properties of the message of a fake context."""
 
     saga_id: str
     reply_to: str
@@ -39,7 +39,7 @@ class FakeMessage(TypedDict, total=False):
 
 
 class FakeContext(HandlerContext):
-    """The context of a message of *message_type* with *body*, which collects what a handler does.
+    """The context of a message of *message_type* with *body*; it records the handler's actions.
 
     ::
 
@@ -47,9 +47,9 @@ class FakeContext(HandlerContext):
         remind(context.body, context)
         assert [message.type for message in context.sent] == ["PaymentOverdue"]
 
-    A typed message stands for both type and body. Sends are checked as an endpoint checks them, and
-    go nowhere. *session* is what the handler finds as ``context.session``; without it that is a
-    session on an empty SQLite in memory.
+    A typed message stands for both type and body. Sends are checked as by an endpoint, but go
+    nowhere. The handler gets *session* as ``context.session``, by default a session on an empty
+    SQLite database in memory.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FakeContext(HandlerContext):
         transport_session = transport.session()
         receiver = transport_session.receiver(ENDPOINT, prefetch=1)
         work = Work(transport_session, receiver, TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
-        # A test ends no context: its transaction ends with it, and before its database.
+        # Tests do not end the context: end its transaction with it, before its database.
         weakref.finalize(self, work.__exit__, None, None, None).atexit = False
         super().__init__(
             _received(message_type, body, message),
@@ -84,23 +84,23 @@ class FakeContext(HandlerContext):
         )
         self._given_session = session
         self.critical_errors: Final[list[str]] = []
-        """The critical errors that the handler raised, in their order."""
+        """The critical errors that the handler raised, in order."""
 
     @property
     def body(self) -> Any:
-        """The body as the handler gets it, written and read; of a typed message, its object."""
+        """The body as the handler gets it: JSON is encoded and decoded, a typed message read."""
         if self._class is not None:
             return read_typed(self.message, self._class)
         return decode_body(self.message.body, self.message.content_type)
 
     @property
     def session(self) -> "Session":
-        """The session that was given, otherwise a session on SQLite in memory."""
+        """The given session, otherwise a session on SQLite in memory."""
         return super().session if self._given_session is None else self._given_session
 
     @property
     def sent(self) -> list[ObservedMessage]:
-        """The messages that the handler sent, in their order."""
+        """The messages that the handler sent, in order."""
         return [
             observed(one.message, one.destination)
             for one in self._outgoing
@@ -109,7 +109,7 @@ class FakeContext(HandlerContext):
 
     @property
     def cleared(self) -> list[str]:
-        """The sagas whose timeouts the handler cleared, in their order."""
+        """The sagas whose timeouts the handler cleared, in order."""
         return [one.saga_id for one in self._outgoing if isinstance(one, ClearOrder)]
 
 

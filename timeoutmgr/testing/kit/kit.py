@@ -31,7 +31,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class TimeSpan(TypedDict, total=False):
-    """The parts of a time span, as a timedelta takes them."""
+    """The parts of a time span: the arguments of a timedelta."""
 
     weeks: float
     days: float
@@ -43,16 +43,16 @@ class TimeSpan(TypedDict, total=False):
 
 
 class TimeoutKit:
-    """An endpoint of *config* on memory, for tests; *config* stays as it is.
+    """An endpoint of *config* in memory, for tests; *config* stays unchanged.
 
-    The handlers, limits, retries and transaction mode are those of *config*. No server is
-    connected to, no file is opened and no thread is started.
+    The handlers, limits, retries and transaction mode are those of *config*. The kit connects to
+    no server, opens no file and starts no thread.
 
-    The error of a handler is raised by the call that handles the message, which is in the error
-    queue then. With *raises* False retries happen as configured, and ``errors`` has the rest.
-    *inline* handles each message that is sent without a delay before the send returns. *database*
-    is that of ``context.session``: an engine, a connection, or the metadata of tables to create in
-    memory. The clock begins at *start*, or at the host's time, and stands still.
+    If a handler fails, the call that handles the message raises the error, and the message is in
+    the error queue. With *raises* False the kit retries as configured; ``errors`` lists messages
+    that failed for good. With *inline*, a send without a delay returns after its message was
+    handled. *database* is the database of ``context.session``: an engine, a connection, or the
+    metadata of tables to create in memory. The clock begins at *start*, or at the host's time.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TimeoutKit:
 
     @property
     def errors(self) -> list[ObservedFailure]:
-        """The messages in the error queue, each with its exception, in their order."""
+        """The messages in the error queue in order, each with its exception."""
         return self._worker.failures
 
     def advance(self, span: timedelta = timedelta(0), **parts: Unpack[TimeSpan]) -> None:
@@ -111,11 +111,11 @@ class TimeoutKit:
         self._advance(self._clock.now() + duration_micros(span) + timedelta(**parts) // MICROSECOND)
 
     def advance_to(self, instant: datetime) -> None:
-        """Move the clock to *instant*, otherwise as ``advance``."""
+        """Move the clock to *instant*, otherwise like ``advance``."""
         self._advance(to_micros(instant))
 
     def drain(self) -> None:
-        """Handle all that is there or due now, and the messages that handlers send meanwhile."""
+        """Handle all messages that wait or are due now, and those that handlers send meanwhile."""
         self._worker.work(self._on_failure)
 
     def on_move(self, call: Moved) -> None:
@@ -127,7 +127,7 @@ class TimeoutKit:
 
     @contextmanager
     def inline(self) -> Iterator[None]:
-        """Handle messages without a delay before their send returns, within the block."""
+        """Within the block, handle each message without a delay before its send returns."""
         before, self._is_inline = self._is_inline, True
         try:
             yield
@@ -135,7 +135,7 @@ class TimeoutKit:
             self._is_inline = before
 
     def scheduled(self) -> list[ObservedMessage]:
-        """Return the timeouts that are pending, by due time."""
+        """Return the pending timeouts by due time."""
         self._worker.store()
         store = self._worker.timeouts
         if store is None:
@@ -145,9 +145,9 @@ class TimeoutKit:
         return [observed_timeout(timeout) for timeout in found]
 
     def sent(self, *, destination: str | None = None) -> list[ObservedMessage]:
-        """Return the messages that reached queues of other endpoints, or *destination*'s, in order.
+        """Return the messages that reached other endpoints, or *destination*, in order.
 
-        A delayed message counts from its due time on.
+        A delayed message is included from its due time on.
         """
         self._worker.store()
         return [
@@ -192,7 +192,7 @@ class TimeoutKit:
                 raise AssertionError(expected.unexpected(one, scheduled))
 
     def close(self) -> None:
-        """Close the database in memory, if there is one; twice is fine."""
+        """Close the database in memory, if there is one; idempotent."""
         self._database.close()
 
     def __enter__(self) -> Self:

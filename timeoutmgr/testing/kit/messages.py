@@ -14,7 +14,7 @@ from timeoutmgr.message.validation import decode_body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedMessage:
-    """A message and its destination; *due* and *timeout_id* only if it was delayed."""
+    """A message and its destination; *due* and *timeout_id* are None if it was not delayed."""
 
     destination: str
     type: str | None
@@ -26,7 +26,7 @@ class ObservedMessage:
     headers: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return it as a line of a failed assertion shows it."""
+        """Return the message's line in the text of a failed assertion."""
         saga = "" if self.saga_id is None else f", saga {self.saga_id}"
         due = "" if self.due is None else f", due {self.due}"
         return f"{self.type} to {self.destination}{saga}{due}, body {self.body!r:.80}"
@@ -41,7 +41,7 @@ class ObservedFailure:
 
 
 def observed(message: Message, destination: str) -> ObservedMessage:
-    """Return *message* as it went to *destination*."""
+    """Return *message*, which was sent to *destination*, as a test sees it."""
     given = message.headers
     types = enclosed_types(message)
     deliver_at = given.get(headers.DELIVER_AT)
@@ -58,7 +58,7 @@ def observed(message: Message, destination: str) -> ObservedMessage:
 
 
 def observed_timeout(timeout: Timeout) -> ObservedMessage:
-    """Return a pending *timeout*, which may have been rescheduled."""
+    """Return a pending *timeout*, perhaps rescheduled, as a test sees it."""
     return replace(
         observed(timeout.message, timeout.destination),
         destination=timeout.destination,

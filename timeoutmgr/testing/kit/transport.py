@@ -18,9 +18,9 @@ from timeoutmgr.testing.kit.database import KitDatabase
 
 
 class KitTransport:
-    """Queues in memory. A transaction is one of the kit's database.
+    """Queues in memory. A transaction is a transaction of the kit's database.
 
-    A queue is created by its first message: the queues of other endpoints keep what is sent there.
+    A queue is created by its first message; queues of other endpoints keep their messages.
     """
 
     capabilities: Final = TransportCapabilities(
@@ -32,7 +32,7 @@ class KitTransport:
         self.handler_database: Final = handler_database
         self.queues: dict[str, deque[Received]] = {}
         self.accepted: list[Outgoing] = []
-        """All messages that queues have accepted, in their order."""
+        """All messages that queues have accepted, in order."""
         self.on_arrival: Callable[[Received], None] = lambda _received: None
         """Called with each message that a queue has accepted."""
         self._clock = clock
@@ -57,7 +57,7 @@ class KitTransport:
         return KitSession(self)
 
     def close(self) -> None:
-        """Keep the messages; they are read after the test's own code has run."""
+        """Keep the messages: a test reads them after its program has ended."""
 
     def put(self, outgoing: Outgoing) -> None:
         """Append a message to its queue."""
@@ -68,10 +68,10 @@ class KitTransport:
         self.on_arrival(received)
 
     def _with_order_of_sending(self, message: Message) -> Message:
-        """Return *message* with a time of sending that no message before it has.
+        """Return *message* with a time of sending that no earlier message has.
 
-        The clock stands still. A store goes by these times: a clear of a saga cancels timeouts
-        that were sent before it, and a replacement is sent after the message that it replaces.
+        The clock stands still, but a store compares these times: a clear of a saga cancels
+        timeouts sent before it, and a replacement is sent after the message that it replaces.
         """
         given = message.headers.get(headers.TIME_SENT)
         if given is None or headers.DISPATCHED_AT in message.headers:
@@ -121,7 +121,7 @@ class KitSession:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction of the kit's database; its sends and receipts follow the commit."""
+        """Open a transaction of the kit's database; sends and receipts take effect on commit."""
         self._on_commit = []
         with self._transport.handler_database.begin() as connection:
             yield connection
@@ -129,7 +129,7 @@ class KitSession:
             action()
 
     def follow(self, transaction: Transaction | None, action: Callable[[], None]) -> None:
-        """Have *action* done at once, or after the commit of *transaction*."""
+        """Call *action* after the commit of *transaction*; without a transaction, immediately."""
         if transaction is None:
             action()
         else:
@@ -151,7 +151,7 @@ class KitReceiver:
         self._leased: list[Received] = []
 
     def receive(self, limit: int, wait: float) -> list[Received]:
-        """Return up to *limit* messages that are there; do not wait."""
+        """Return up to *limit* waiting messages immediately, perhaps none."""
         batch = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         self._leased += batch
         return batch
@@ -161,7 +161,7 @@ class KitReceiver:
         self._session.follow(transaction, lambda: self._forget(received))
 
     def release(self, received: Sequence[Received]) -> None:
-        """Give messages back, in their order, to be delivered first."""
+        """Return messages to the front of the queue, in their order."""
         tags = {each.tag for each in received}
         back = [each for each in self._leased if each.tag in tags]
         self._forget(back)
@@ -172,7 +172,7 @@ class KitReceiver:
         """Do nothing; no receiver waits."""
 
     def close(self) -> None:
-        """Give back the messages that were not settled."""
+        """Return unsettled messages to the queue."""
         self.release(list(self._leased))
 
     def _forget(self, received: Sequence[Received]) -> None:

@@ -1,6 +1,6 @@
 """A fetch returns the oldest due message, locked, and never before it is due."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from timeoutmgr.testing.conformance.shared_cases import ids
 
 
 class DelayedAttempts(DelayedSuite):
-    """``increment_failure_count`` counts a failure by itself, and puts the message off."""
+    """``increment_failure_count`` counts a failure in its own transaction, and delays a message."""
 
     def test_the_next_fetch_shows_each_counted_failure(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
@@ -160,7 +160,7 @@ class DelayedFetch(DelayedSuite):
             passed_by = ids(fetched(other, clock))
 
         assert (ids(locked), passed_by) == (["a"], ["b"])
-        # The answer may leave out a locked message; a free message must count.
+        # The answer may ignore a locked message, but not a free message.
         assert seen in (now - 9, now - 8)
         assert drain(store, clock) == ["a", "b"]
 

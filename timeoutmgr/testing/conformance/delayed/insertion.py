@@ -1,6 +1,6 @@
-"""A message is stored once while it is there, and comes back as it went in."""
+"""A store holds each message once, and returns it unchanged."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class DelayedRaces(DelayedSuite):
 
 
 class DelayedRemoval(DelayedSuite):
-    """``remove`` and ``remove_many`` tell whether the message was there."""
+    """``remove`` and ``remove_many`` return whether the message was stored."""
 
     def test_a_removal_returns_whether_the_store_had_the_message(
         self, store: DelayedMessageStore, now: Micros, clock: Clock

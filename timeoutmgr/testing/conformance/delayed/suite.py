@@ -36,7 +36,7 @@ MOST: Final = 10_000
 
 
 class DelayedStores:
-    """Makes stores of one endpoint on one storage, each as another process would have it."""
+    """Creates stores of one endpoint on one storage, each like the store of another process."""
 
     def __init__(self, make: Callable[[], DelayedMessageStore], clock: Clock) -> None:
         self._make = make
@@ -45,19 +45,19 @@ class DelayedStores:
         self.endpoint: Final = f"conformance-{uuid.uuid4().hex[:12]}"
 
     def __call__(self, mode: TransactionMode = TransactionMode.RECEIVE_ONLY) -> DelayedMessageStore:
-        """Return a store that is set up, where it can be, and initialized."""
+        """Return an initialized store; set it up first, if it can be set up."""
         store = self.made()
         StoreStart(store, self.endpoint, mode, install=True, accept_loss=True).start()
         return store
 
     def made(self) -> DelayedMessageStore:
-        """Return a store with which nothing was done."""
+        """Return a new store that is neither set up nor initialized."""
         store = self._make()
         self._made.append(store)
         return store
 
     def close(self) -> None:
-        """Close all that were made."""
+        """Close all created stores."""
         for store in self._made:
             if isinstance(store, Closes):
                 store.close()
@@ -122,7 +122,7 @@ class DelayedSubject(Subject):
         return one.id
 
     def is_closed(self, one: Timeout) -> bool:
-        """Return whether nothing of *one* is left."""
+        """Return whether the store is empty: *one* was removed."""
         return self._store.next() is None and not self._store.remove(one)
 
     def committed(self) -> AbstractContextManager[Transaction]:
@@ -137,7 +137,7 @@ class DelayedSuite(SharedSuite):
     fetches_in_batches: ClassVar[bool] = False
     stores_in_batches: ClassVar[bool] = False
     removes_in_batches: ClassVar[bool] = False
-    """It has ``fetch_due``, ``store_many``, ``remove_many``."""
+    """Three facts: the store has ``fetch_due``, ``store_many``, ``remove_many``."""
     races = 100
     keeps_endpoints_apart: ClassVar[bool] = True
     """Several endpoints may use one storage. False: each endpoint has a storage of its own."""
@@ -147,9 +147,9 @@ class DelayedSuite(SharedSuite):
 
     @pytest.fixture
     def make_store(self) -> Callable[[], DelayedMessageStore]:
-        """Override it: return a maker of stores, all on one storage that is empty.
+        """Override this: return a factory of stores that share one empty storage.
 
-        The suite sets them up and initializes them, for an endpoint of their own.
+        The suite sets the stores up and initializes them for a new endpoint.
         """
         raise NotImplementedError("a subclass overrides the fixture make_store")
 
@@ -157,7 +157,7 @@ class DelayedSuite(SharedSuite):
     def stores(
         self, make_store: Callable[[], DelayedMessageStore], clock: Clock
     ) -> Iterator[DelayedStores]:
-        """Return a maker of stores, all of which are closed in the end."""
+        """Return a factory of stores; close them after the test."""
         made = DelayedStores(make_store, clock)
         yield made
         made.close()
@@ -169,19 +169,19 @@ class DelayedSuite(SharedSuite):
 
     @pytest.fixture
     def now(self, store: DelayedMessageStore, clock: Clock) -> Micros:
-        """Return the time that due times are compared with, at the start of the test."""
+        """Return the time with which the store compares due times, at the start of the test."""
         if isinstance(store, HasStoreClock) and not self.settable_clock:
             return store.now()
         return clock.now()
 
     @pytest.fixture
     def make_subject(self, stores: DelayedStores) -> Callable[..., Subject]:
-        """Return a maker of stores, as the shared cases use them."""
+        """Return a factory of stores in the form that the shared cases use."""
         return lambda joined=False: DelayedSubject(stores, joined=joined)
 
 
 def forms(store: DelayedMessageStore) -> dict[str, bool]:
-    """Return which batch forms *store* has, by the facts that tell of them."""
+    """Return whether *store* has each batch form, by the name of the fact."""
     return {
         "fetches_in_batches": isinstance(store, FetchesInBatches),
         "stores_in_batches": isinstance(store, StoresInBatches),
@@ -190,7 +190,7 @@ def forms(store: DelayedMessageStore) -> dict[str, bool]:
 
 
 def database_of(store: DelayedMessageStore) -> Database:
-    """Return the database that *store* says it is in."""
+    """Return the database of *store*; fail if it names none."""
     database = database_if_any(store)
     assert database is not None, "`transactions` is True, but there is no database"
     return database
@@ -199,7 +199,7 @@ def database_of(store: DelayedMessageStore) -> Database:
 def fetch(
     store: DelayedMessageStore, clock: Clock, transaction: Any, limit: int = AT_ONCE
 ) -> list[Timeout]:
-    """Return the messages of a single fetch, by the form that the store has."""
+    """Return the messages of a single fetch, in a batch if the store can do that."""
     if isinstance(store, FetchesInBatches):
         return list(store.fetch_due(clock.now(), limit, transaction=transaction))
     one = store.fetch_next_due_timeout(clock.now(), transaction=transaction)
@@ -208,7 +208,7 @@ def fetch(
 
 @contextmanager
 def failing(store: DelayedMessageStore) -> Iterator[Any]:
-    """Open a transaction of the store's own that ends with an error."""
+    """Open a transaction of the store that ends with an error."""
     try:
         with store.transaction() as transaction:
             yield transaction
@@ -225,7 +225,7 @@ def put(store: DelayedMessageStore, *timeouts: Timeout) -> None:
 
 
 def fetched(store: DelayedMessageStore, clock: Clock) -> list[Timeout]:
-    """Return all that is due and free, oldest first, and give it back."""
+    """Return all due, unlocked messages, oldest first, and unlock them again."""
     found: list[Timeout] = []
     with ExitStack() as held:
         while batch := fetch(store, clock, held.enter_context(store.transaction())):
@@ -235,7 +235,7 @@ def fetched(store: DelayedMessageStore, clock: Clock) -> list[Timeout]:
 
 
 def drain(store: DelayedMessageStore, clock: Clock, limit: int = AT_ONCE) -> list[str]:
-    """Remove all that is due and free, batch by batch; return the ids in their order."""
+    """Remove all due, unlocked messages batch by batch; return the ids in order."""
     removed: list[str] = []
     while True:
         with store.transaction() as transaction:

@@ -1,6 +1,6 @@
-"""Pauses, changes of many and the audit of a store: beside dispatchers, and each exactly once."""
+"""Pauses, bulk runs and the audit of a store: exactly once, also beside dispatchers."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -172,19 +172,19 @@ class AuditCases(StoreSuite):
 
 
 def pausing(store: TimeoutStore) -> PausesDispatch:
-    """Return *store*, which pauses."""
+    """Return *store*, which must support pauses."""
     assert isinstance(store, PausesDispatch)
     return store
 
 
 def unpark(store: PausesDispatch) -> None:
-    """Return all parked timeouts of pauses that are ending."""
+    """Make all parked timeouts of ending pauses due again."""
     while not store.unpark().is_last:
         continue
 
 
 def bulk(store: TimeoutStore) -> KeepsBulkRuns:
-    """Return *store*, which has bulk runs."""
+    """Return *store*, which must support bulk runs."""
     assert isinstance(store, KeepsBulkRuns)
     return store
 

@@ -1,6 +1,6 @@
-"""Concurrent claims share no key, and no due key is passed by."""
+"""Concurrent claims never share a key, and skip no due key."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Of a change and a dispatch exactly one wins, and the answer is true when it is given."""
+"""If a change races with a dispatch, exactly one wins, and the change's result says which."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CommandCases(StoreSuite):
     ) -> None:
         chunk = store_and_claim(store, now, 1, timeout("a", now - 1))
 
-        # A store that does not note the taking cannot know that it was not sent.
+        # A store that does not record the lock cannot know that the timeout was not sent.
         assert store.cancel("a") in (CancelResult.CANCELLED, CancelResult.MAYBE_SENT)
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:

@@ -1,6 +1,6 @@
-"""One dispatcher at a time has a timeout locked, until it records the outcome."""
+"""Only one dispatcher at a time holds the lock of a timeout, until it records the outcome."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 

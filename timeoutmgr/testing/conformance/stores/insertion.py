@@ -1,6 +1,6 @@
-"""Each id is stored once in its life, even if its message comes again."""
+"""A store accepts each id once, even if the message is delivered again."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TimeoutInsertion(StoreSuite):
 
 
 class TimeoutTransactions(StoreSuite):
-    """Methods with a *transaction*: everything comes and goes with it."""
+    """Methods with a *transaction*: all effects are committed or rolled back with it."""
 
     @needs(transactions=True)
     def test_cancel_saga_ends_with_the_callers_transaction(

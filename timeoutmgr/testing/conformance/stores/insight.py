@@ -1,6 +1,6 @@
-"""Answers about timeouts are true, and say where they end."""
+"""Answers about timeouts are true, and say if they are incomplete."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -166,18 +166,18 @@ class InsightCases(StoreSuite):
 
 
 def insight(store: TimeoutStore) -> Insight:
-    """Return *store*, which has insight."""
+    """Return *store*, which must implement Insight."""
     assert isinstance(store, Insight)
     return store
 
 
 def typed(name: str, due: Micros, types: str) -> Timeout:
-    """Return a timeout whose message names *types*."""
+    """Return a timeout whose message has the types *types*."""
     return having(timeout(name, due), {ENCLOSED_MESSAGE_TYPES: types})
 
 
 def matching(store: TimeoutStore, which: TimeoutFilter) -> list[str]:
-    """Return the ids that match, on which all queries must agree."""
+    """Return the ids of matching timeouts; all queries must agree on them."""
     page = insight(store).list_in_bounds(which)
     assert page.searched_to is None
     found = [one.id for one in page.timeouts]

@@ -1,6 +1,6 @@
-"""Timeouts are found, and cancelled, by the labels of their messages."""
+"""A store finds and cancels timeouts by the labels of their messages."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def labelled(name: str, due: Micros, saga: str = "", **labels: str | Sequence[st
 
 
 def waiting(one: Timeout, *, sent: Micros) -> Timeout:
-    """Return *one*, sent at an instant, as a consumer of the manager's queue has it in hand."""
+    """Return *one* as if it was sent at *sent* and received by a consumer a second later."""
     return replace(one, created=sent, place=Place(1, sent + SECOND, sent + SECOND))
 
 
@@ -211,11 +211,11 @@ def found(store: TimeoutStore, *labels: str, destination: str | None = None) -> 
 
 
 def cancelled(store: TimeoutStore, label: str, sent_until: Micros) -> Sequence[Cancelled]:
-    """Cancel the timeouts of *label*; return what was met."""
+    """Cancel the timeouts with *label*; return the result for each."""
     return cancel(store, TimeoutFilter(labels=(label,)), sent_until)
 
 
 def cancel(store: TimeoutStore, which: TimeoutFilter, sent_until: Micros) -> Sequence[Cancelled]:
-    """Cancel *which*; return what was met."""
+    """Cancel the timeouts that match *which*; return the result for each."""
     assert isinstance(store, FindsByLabels)
     return store.cancel_where(which, sent_until=sent_until, channel="test")

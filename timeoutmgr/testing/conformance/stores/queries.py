@@ -1,6 +1,6 @@
-"""Queries change nothing and are true; a purge removes old rows only."""
+"""Queries return the truth and change nothing; a purge removes only old rows."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 

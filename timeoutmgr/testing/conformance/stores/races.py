@@ -1,6 +1,6 @@
-"""Two at once: exactly one wins, both know, and nothing is lost or sent twice."""
+"""Of two concurrent calls exactly one wins, both learn it; nothing is lost or sent twice."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BATCH = 50
 
 
 class TimeoutRaces(StoreSuite):
-    """The races that the docstrings of the contract name."""
+    """The races that the contract's docstrings describe."""
 
     def _claimed(self, store: TimeoutStore, due: Micros, rounds: int) -> Iterator[tuple[str, Key]]:
         """Yield a token and its one key, *rounds* times."""
@@ -250,7 +250,7 @@ class TimeoutRaces(StoreSuite):
             cancelled, sent = race(partial(store.cancel_saga, "s"), partial(drain, store, limit=7))
             sent += drain(store)
 
-            # A timeout that was locked when the saga was cancelled is not counted, and goes out.
+            # A timeout that was locked when the saga was cancelled is sent, and not counted.
             states = [found[0] for i in range(60) if (found := store.find(f"{i:03}"))]
             assert states.count(TimeoutState.CANCELLED) == len(cancelled)
             assert states.count(TimeoutState.DISPATCHED) == len(set(sent)) == len(sent)
@@ -348,7 +348,7 @@ class TimeoutRaces(StoreSuite):
 
 
 def drain_to(store: TimeoutStore, limit: int = 100) -> dict[str, str]:
-    """Dispatch all that is due and free; return the destination of each id."""
+    """Dispatch all due, unlocked timeouts; return the destination of each id."""
     went: dict[str, str] = {}
     while (chunk := store.claim(store.now(), limit, "o")).keys:
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:

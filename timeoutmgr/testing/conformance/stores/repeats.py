@@ -1,6 +1,6 @@
-"""A further message under a used id is a repeat, a replacement or a conflict: the store tells."""
+"""A store says if a message with a used id is a repeat, a replacement or a conflict."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
 
 
 def replacement(name: str, due: Micros, created: Micros, **given: Any) -> Timeout:
-    """Return a timeout that takes the place of a pending timeout."""
+    """Return a timeout that replaces a pending timeout."""
     made = timeout(name, due, **given)
     return replace(made, created=created, on_conflict=OnConflict.REPLACE)
 
@@ -65,7 +65,7 @@ ADDED: dict[str, str] = {
     "X-B3-TraceId": "463ac35c9f6413ad48485a3953bb6124",
     "$.diagnostics.originating.hostid": "a",
 }
-"""Headers that are put on a message on its way, or differ in each send."""
+"""Headers that are added to a message on its way, or that differ between its sends."""
 
 
 class TimeoutRepeats(StoreSuite):

@@ -1,6 +1,6 @@
-"""Orders to clear a saga act by their place in the manager's queue."""
+"""An order to clear a saga affects timeouts by their position in the manager's queue."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class SagaCases(StoreSuite):
 
 
 def ordered(now: Micros) -> SagaClear:
-    """Return an order that consumer 1 has in hand for a second; it keeps ``k``."""
+    """Return an order that consumer 1 received in the last second; it keeps ``k``."""
     place = Place(1, now - SECOND, now)
     return SagaClear(
         saga_id="s", order_id="c1", sent=now, place=place, kept=frozenset("k"), channel="test"
@@ -194,7 +194,7 @@ def ordered(now: Micros) -> SagaClear:
 
 
 def placed(name: str, due: Micros, receiver: int, saga: str = "s") -> Timeout:
-    """Return a timeout that *receiver* has in hand since an hour ago, sent an hour before *due*."""
+    """Return a timeout that consumer *receiver* got in the hour before *due*."""
     made = timeout(name, due, saga=saga)
     return replace(made, place=Place(receiver, due - HOUR, due))
 

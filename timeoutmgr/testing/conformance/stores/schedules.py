@@ -1,6 +1,6 @@
-"""Of concurrent changes of a schedule each sees the effects of the change before it."""
+"""Each of several concurrent changes of a schedule sees the effects of the previous change."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, drai
 
 @needs(keeps_schedules=True)
 class ScheduleCases(StoreSuite):
-    """``schedules`` and ``change_schedule``, of a store that keeps schedules."""
+    """``schedules`` and ``change_schedule`` of a store that keeps schedules."""
 
     def test_a_record_is_kept_whole_until_it_is_deleted(self, store: TimeoutStore) -> None:
         record = ScheduleRecord(
@@ -124,6 +124,6 @@ class ScheduleCases(StoreSuite):
 
 
 def with_schedules(store: TimeoutStore) -> KeepsSchedules:
-    """Return *store*, which keeps schedules by the fact of its suite."""
+    """Return *store*, which must keep schedules."""
     assert isinstance(store, KeepsSchedules), "`keeps_schedules` is True"
     return store

@@ -34,7 +34,7 @@ MOST_CHUNKS: Final = 10_000
 
 
 class Stores:
-    """Makes stores of an endpoint, or of other endpoints, that share a clock."""
+    """Creates stores of the suite's endpoint or of other endpoints; they share a clock."""
 
     def __init__(self, persistence: Persistence, endpoint: str, clock: Clock) -> None:
         self.persistence: Final = persistence
@@ -52,7 +52,7 @@ class Stores:
         return self.persistence.database.begin()
 
     def rolled_back(self) -> AbstractContextManager[Transaction]:
-        """Open a transaction that comes to nothing."""
+        """Open a transaction that is rolled back."""
         return undone(self.committed())
 
 
@@ -70,7 +70,7 @@ class TimeoutSubject(Subject):
         self._store.store_many(timeouts, transaction=transaction)
 
     def next_due(self) -> Micros | None:
-        """Return the time of the first timeout, None if the store is empty."""
+        """Return the due time of the first timeout; None if the store is empty."""
         return self._store.next_due()
 
     def kept(self) -> list[Timeout]:
@@ -87,14 +87,14 @@ class TimeoutSubject(Subject):
 
     @contextmanager
     def held(self, limit: int = 1) -> Iterator[list[Timeout]]:
-        """Claim and lock due timeouts; close them without an outcome."""
+        """Claim and lock due timeouts; release them without an outcome at the end."""
         chunk = self._store.claim(self._store.now(), limit, "o")
         with self._store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             yield list(locked.timeouts)
             locked.close([])
 
     def drain(self, limit: int = 50) -> list[str]:
-        """Dispatch every due, free timeout; return the ids in order."""
+        """Dispatch all due, unlocked timeouts; return the ids in order."""
         return drain(self._store, limit=limit)
 
     def drop(self, one: Timeout) -> bool:
@@ -128,41 +128,41 @@ class StoreSuite(SharedSuite):
     stores_in_batches = True
     races = 500
     keeps_schedules = False
-    """Whether it keeps the schedules of recurring timeouts."""
+    """Whether the store keeps the schedules of recurring timeouts."""
     reroutes = False
-    """Whether it changes the destination of pending timeouts."""
+    """Whether the store can change the destination of pending timeouts."""
     clears_in_order = False
-    """Whether it clears sagas by the order of the manager's queue."""
+    """Whether the store clears sagas in the order of the manager's queue."""
     finds_by_labels = False
-    """Whether it finds timeouts by the labels of their messages."""
+    """Whether the store finds timeouts by the labels of their messages."""
     has_insight = False
-    """Whether it answers about its timeouts at a bounded cost."""
+    """Whether the store answers questions about its timeouts at a bounded cost."""
     pauses_dispatch = False
-    """Whether it can hold due timeouts back."""
+    """Whether the store can hold back due timeouts."""
     changes_in_bulk = False
-    """Whether it has bulk runs."""
+    """Whether the store has bulk runs."""
     keeps_audit = False
-    """Whether it keeps an audit of its changes."""
+    """Whether the store keeps an audit of its changes."""
     claim_time: ClassVar[timedelta] = timedelta(seconds=60)
     """Time after which an open claim expires."""
     tombstone_retention: ClassVar[timedelta] = timedelta(days=30)
-    """How long a closed id is remembered."""
+    """Time for which the store remembers a closed id."""
 
     @pytest.fixture
     def make_persistence(self) -> Callable[[], Persistence]:
-        """Override it: return a maker of persistences that are installed, all on one storage."""
+        """Override this: return a factory of installed persistences that share one storage."""
         raise NotImplementedError("a subclass overrides the fixture make_persistence")
 
     @pytest.fixture
     def persistence(self, make_persistence: Callable[[], Persistence]) -> Iterator[Persistence]:
-        """Make one persistence, closed in the end."""
+        """Create a persistence; close it after the test."""
         made = make_persistence()
         yield made
         made.close()
 
     @pytest.fixture
     def stores(self, persistence: Persistence, clock: Clock) -> Stores:
-        """Return a maker of stores for an endpoint of its own."""
+        """Return a factory of stores for a new endpoint."""
         return Stores(persistence, f"conformance-{uuid.uuid4().hex[:12]}", clock)
 
     @pytest.fixture
@@ -172,7 +172,7 @@ class StoreSuite(SharedSuite):
 
     @pytest.fixture
     def make_subject(self, stores: Stores) -> Callable[..., Subject]:
-        """Return a maker of stores, as the shared cases use them."""
+        """Return a factory of stores in the form that the shared cases use."""
         return lambda joined=False: TimeoutSubject(stores, joined=joined)
 
     @pytest.fixture
@@ -181,7 +181,7 @@ class StoreSuite(SharedSuite):
         return store.now()
 
     def lapse(self, clock: SetClock) -> None:
-        """Let the claims of now lapse."""
+        """Move the clock until the open claims have expired."""
         clock.at += duration_micros(self.claim_time)
 
 
@@ -197,7 +197,7 @@ def store_and_claim(store: TimeoutStore, now: Micros, limit: int, *timeouts: Tim
 
 
 def pending(store: TimeoutStore) -> list[str]:
-    """Return the ids that are stored, by due time."""
+    """Return the ids of the pending timeouts, by due time."""
     return ids(store.list(ALL, limit=100_000))
 
 
@@ -207,7 +207,7 @@ def outcomes(
     kind: OutcomeKind = OutcomeKind.DISPATCHED,
     next_try: Micros = 0,
 ) -> list[Outcome]:
-    """Return the same outcome for all of *keys*."""
+    """Return outcomes that are the same for all *keys*."""
     return [Outcome(key=key, kind=kind, at=at, next_try=next_try) for key in keys]
 
 
@@ -220,13 +220,13 @@ def dispatch(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[str]:
 
 
 def retry(store: TimeoutStore, token: str, keys: Sequence[Key], next_try: Micros) -> None:
-    """Lock *keys*, and have their timeouts wait for a try at *next_try*."""
+    """Lock *keys*, and schedule the next attempt of their timeouts at *next_try*."""
     with store.lock_for_dispatch(token, keys) as locked:
         locked.close(outcomes(keys, store.now(), OutcomeKind.RETRY, next_try))
 
 
 def drain(store: TimeoutStore, owner: str = "o", limit: int = 100) -> list[str]:
-    """Dispatch all that is due and free, and return the ids."""
+    """Dispatch all due, unlocked timeouts; return the ids."""
     sent: list[str] = []
     for _ in range(MOST_CHUNKS):
         if not (chunk := store.claim(store.now(), limit, owner)).keys:

@@ -1,6 +1,6 @@
 """Concurrent senders and receivers: each message arrives exactly once."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _expired(transport: Transport, queue: str, limit: int = 100) -> list[Receive
     found: list[Received] = []
 
     def settle(batch: Sequence[Received], _transaction: Transaction) -> None:
-        found[:] = batch  # in place of a try that met a conflict
+        found[:] = batch  # replaces the batch of an attempt that met a conflict
 
     # Another removal may have had all by the time of the last try, which settles none then.
     removed = _expiring(transport).remove_expired(limit, settle)

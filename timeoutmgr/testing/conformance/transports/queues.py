@@ -1,6 +1,6 @@
-"""Queues exist or not, their names are bytes, and a transport has the stated capabilities."""
+"""Queues: creation and deletion, names that differ by any byte, and the capabilities."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 

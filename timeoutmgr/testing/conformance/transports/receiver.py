@@ -1,6 +1,6 @@
 """A receiver leases a message until it settles it; an unsettled message comes back."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TransportReceiver(TransportSuite):
 
         with closing(session.receiver(queue, prefetch=2)) as receiver:
             if not isinstance(receiver, ResizesPrefetch):
-                return  # an optional ability
+                return  # a transport need not be able to do this
             first = receive(receiver, 2)
             receiver.resize(8)
             rest = receive(receiver, 6)

@@ -1,6 +1,6 @@
 """A send returns the result of each message, in order; a confirmed message has arrived."""
 
-# ruff: noqa: D102 - the name of a case is its claim
+# ruff: noqa: D102 - the name of a case says what it checks
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ HEADERS = {
 
 
 class TransportContents(TransportSuite):
-    """Bodies, headers, ids and types arrive as they were sent, with any content."""
+    """Bodies, headers, ids and types arrive unchanged, whatever they contain."""
 
     def _send_and_receive(
         self, session: TransportSession, receiver: Receiver, queue: str, message: Message
@@ -271,12 +271,12 @@ class ForeignMessages(TransportSuite):
 
     @pytest.fixture
     def foreign_session(self, session: TransportSession) -> TransportSession:
-        """Override it where foreign messages go to another broker: return a session there."""
+        """Override this if foreign messages go to another broker: return a session there."""
         return session
 
     @pytest.fixture
     def foreign_queue(self, foreign_session: TransportSession, name: str) -> Iterator[str]:
-        """Return a name that no queue has yet, where foreign messages go."""
+        """Return the name of a queue for foreign messages; it does not exist yet."""
         yield f"{name}-foreign"
         foreign_session.delete_queues([f"{name}-foreign"])
 
@@ -287,7 +287,7 @@ class ForeignMessages(TransportSuite):
 
         assert session.send([self._foreign("f", route)]) == [SendResult.CONFIRMED]
 
-        # On kombu's virtual transports a queue is known to the process that declared it alone.
+        # On kombu's virtual transports only the process that declared a queue knows it.
         foreign_session.create_queues([foreign_queue])
         with closing(foreign_session.receiver(foreign_queue, prefetch=1)) as receiver:
             [arrived] = receive(receiver, 1)
@@ -352,7 +352,7 @@ class ForeignMessages(TransportSuite):
 
 
 def _of_amqp(message_id: str) -> bytes:
-    """Return a list of properties: type, headers and message id."""
+    """Return an AMQP property list with a type, headers and *message_id*."""
     table = _short("lang") + b"S" + pack(">I", 2) + b"py"
     given = _short("application/x-task") + pack(">I", len(table)) + table + _short(message_id)
     return pack(">H", 0x8000 | 0x2000 | 0x0080) + given

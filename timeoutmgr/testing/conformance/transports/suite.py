@@ -17,9 +17,9 @@ from timeoutmgr.message.headers import filled
 from timeoutmgr.message.message import Message, Outgoing, Received, with_headers
 
 PATIENCE: Final = 20.0
-"""Seconds to wait for a message; an arrived message ends the wait."""
+"""Maximum seconds to wait for a message."""
 EMPTY: Final = 0.2
-"""Seconds after which a queue counts as empty."""
+"""Seconds without a message after which a queue counts as empty."""
 
 
 class TransportSuite:
@@ -28,29 +28,29 @@ class TransportSuite:
     durable: ClassVar[bool]
     """As in the capabilities: messages of a killed consumer come back."""
     transactions: ClassVar[bool]
-    """The modes name SENDS_ATOMIC_WITH_RECEIVE."""
+    """The transport supports the mode SENDS_ATOMIC_WITH_RECEIVE."""
     expires_messages: ClassVar[bool] = False
-    """The transport is an ExpiresMessages."""
+    """The transport implements ExpiresMessages."""
     sends_foreign: ClassVar[bool] = False
-    """Its sessions send messages of other programs by their routes."""
+    """The sessions send messages for other programs by a route."""
     foreign_codec: ClassVar[str] = KOMBU
-    """The codec of foreign messages that its broker reads."""
+    """The codec of the foreign messages that the broker accepts."""
     can_lose_leases: ClassVar[bool] = False
     """The fixture ``lose_leases`` is overridden."""
 
     @pytest.fixture
     def make_transport(self) -> Callable[[], Transport]:
-        """Override it: return a maker of transports that are installed and reach one broker."""
+        """Override this: return a factory of installed transports that share one broker."""
         raise NotImplementedError("a subclass overrides the fixture make_transport")
 
     @pytest.fixture
     def lose_leases(self) -> Callable[[], None]:
-        """Override it: return a function that ends every lease, as a cut connection does."""
+        """Override this: return a function that ends every lease, as a cut connection does."""
         raise NotImplementedError("a class with can_lose_leases overrides the fixture lose_leases")
 
     @pytest.fixture
     def transport(self, make_transport: Callable[[], Transport]) -> Iterator[Transport]:
-        """Make one transport, closed in the end."""
+        """Create a transport; close it after the test."""
         with closing(make_transport()) as transport:
             yield transport
 
@@ -62,13 +62,13 @@ class TransportSuite:
 
     @pytest.fixture
     def other_session(self, make_transport: Callable[[], Transport]) -> Iterator[TransportSession]:
-        """Open a session of another transport, as another process has it."""
+        """Open a session of a second transport, like the session of another process."""
         with closing(make_transport()) as transport, closing(transport.session()) as session:
             yield session
 
     @pytest.fixture
     def new_queue(self, session: TransportSession) -> Iterator[Callable[[], str]]:
-        """Return a maker of queues, deleted in the end."""
+        """Return a function that creates queues; delete them after the test."""
         made: list[str] = []
 
         def make() -> str:
@@ -91,7 +91,7 @@ class TransportSuite:
 
     @pytest.fixture
     def name(self, session: TransportSession) -> Iterator[str]:
-        """Return a name that no queue has yet; it and ``<name>.…`` are for the case to create."""
+        """Return a name of no queue; the case may create queues ``<name>`` and ``<name>.…``."""
         name = f"conformance-{uuid.uuid4().hex[:12]}"
         yield name
         session.delete_queues([name])
@@ -104,23 +104,23 @@ class TransportSuite:
 
 
 def messages(queue: str, *names: str) -> list[Outgoing]:
-    """Return one message a name, which is its id."""
+    """Return a message for each name, with the name as its id."""
     return [Outgoing(queue, Message(id=name, body=name.encode())) for name in names]
 
 
 def put(session: TransportSession, queue: str, *names: str) -> None:
-    """Send one message a name, and see all of them confirmed."""
+    """Send a message for each name, and check that all are confirmed."""
     results = session.send(messages(queue, *names))
     assert results == [SendResult.CONFIRMED] * len(names)
 
 
 def numbers(count: int) -> list[str]:
-    """Return that many names."""
+    """Return *count* names."""
     return [f"{number:04}" for number in range(count)]
 
 
 def with_properties(message: Message) -> Message:
-    """Return *message* with the headers that a transport may fill from properties of the broker."""
+    """Return *message* with the headers that a transport may fill from the broker's properties."""
     properties = {"message_id": message.id, "content_type": message.content_type}
     return with_headers(message, filled(dict(message.headers), properties))
 
@@ -131,7 +131,7 @@ def ids(received: Sequence[Received]) -> list[str]:
 
 
 def receive(receiver: Receiver, count: int) -> list[Received]:
-    """Receive exactly *count* messages, however many at a time."""
+    """Receive exactly *count* messages, in as many calls as needed."""
     found: list[Received] = []
     deadline = time.monotonic() + PATIENCE
     while len(found) < count and time.monotonic() < deadline:
@@ -150,7 +150,7 @@ def receive_all(receiver: Receiver) -> list[Received]:
 
 
 def receive_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Received]]:
-    """Return which of *receivers* got something; try again after a lost connection."""
+    """Return the receiver that got messages, and the messages; retry lost connections."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for receiver in receivers:
@@ -164,7 +164,7 @@ def receive_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Receive
 
 
 def receive_until_quiet(receiver: Receiver) -> list[Received]:
-    """Receive by a receiver that may have lost its connection; settle nothing."""
+    """Receive with a receiver that may have lost its connection; settle nothing."""
     while True:
         try:
             return receiver.receive(100, EMPTY)
@@ -173,7 +173,7 @@ def receive_until_quiet(receiver: Receiver) -> list[Received]:
 
 
 def counted(session: TransportSession, queue: str) -> int:
-    """Return how many messages wait, by a session that may have lost its connection."""
+    """Return how many messages wait; the session may have lost its connection."""
     try:
         return session.count(queue)
     except TransportUnavailable:
