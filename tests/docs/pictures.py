@@ -54,10 +54,10 @@ CSS: Final = (
 
 
 def walk() -> str:
-    """Return the picture of the way that a delayed message goes."""
+    """Return the picture of the path of a delayed message."""
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 204" role="img" '
-        'aria-label="The way of a delayed message">',
+        'aria-label="The path of a delayed message">',
         f"<style>{CSS}</style>",
         '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" style="fill:{LINE}"/>'

@@ -66,8 +66,9 @@ QUEUE_HOLDS_UP: Final = (
 )
 """Reason why native delays must not lead to a queue that refuses messages."""
 QUEUE_HOLDS_UP_REMEDY: Final = (
-    "Take the length off: a policy's at once, an argument's by a new queue (empty it, delete it "
-    "and run `timeoutmgr install`). Or use TimeoutManager, where such messages hold up no others."
+    "Remove the length limit: a policy's by changing the policy, an argument's by a new queue "
+    "(empty it, delete it and run `timeoutmgr install`). Or use TimeoutManager: there, refused "
+    "messages delay no others."
 )
 """Remedy for a queue that would hold up native delays."""
 
