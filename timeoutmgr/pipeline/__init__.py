@@ -1,7 +1,7 @@
-"""The data pipeline: stored timeouts and their history as Spark data frames, and the jobs on them.
+"""The data pipeline: stored timeouts and their history as Spark data frames, and jobs on them.
 
-Needs the extra: ``pip install 'timeoutmgr[spark]'``. No other room but the command line
-imports it, and only modules that run on Spark import pyspark.
+Needs the extra: ``pip install 'timeoutmgr[spark]'``. Of the other packages, only the command line
+imports the pipeline; only modules that run on Spark import pyspark.
 
 ::
 
@@ -57,7 +57,7 @@ _OF_SPARK: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name that needs Spark; raise PipelineUnavailable where the extra is missing."""
+    """Return a name that needs Spark; raise PipelineUnavailable if the extra is missing."""
     if name not in _OF_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_spark()

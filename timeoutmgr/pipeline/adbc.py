@@ -1,4 +1,4 @@
-"""ADBC connections to PostgreSQL, whose errors are translated into ours."""
+"""ADBC connections to PostgreSQL; their errors are translated into timeoutmgr's errors."""
 
 import re
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ _POSTGRESQL: Final[Any] = postgresql.dialect()  # type: ignore[no-untyped-call] 
 
 @contextmanager
 def postgresql_connection(database: Database) -> Iterator[Any]:
-    """Open a connection of ADBC to *database*, in a transaction; its errors become ours."""
+    """Open an ADBC connection to *database*, in a transaction; translate its errors."""
     with _our_errors(database), _open(database) as connection:
         yield connection
 
 
 @contextmanager
 def reading_connection(database: Database) -> Iterator[Any]:
-    """Open a connection of ADBC to *database*, in a transaction that reads; errors become ours."""
+    """Open an ADBC connection to *database*, in a read-only transaction; translate its errors."""
     with postgresql_connection(database) as connection:
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -57,8 +57,8 @@ def _our_errors(database: Database) -> Iterator[None]:
         state = getattr(error, "sqlstate", None) or ""
         if state in _ENDED:
             raise SnapshotEnded(
-                "the snapshot, or a partition that it was to see, went away while the run was "
-                f"reading ({_plain(error)}); run it again"
+                "the snapshot, or a partition that it covers, disappeared during the run "
+                f"({_plain(error)}); run it again"
             ) from error
         if isinstance(error, OperationalError) and (not state or state[:2] in _AWAY):
             raise StorageUnavailable(
@@ -87,27 +87,27 @@ def _open(database: Database) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The types of a server, as the driver learnt them. It has all that is asked of a database."""
+    """A server, with its types as the driver has read them; stands in for a driver's database."""
 
     database: Any
 
     def close(self) -> None:
-        """Do nothing: the connection that ends is not the last."""
+        """Do nothing: later connections use the server again."""
 
 
 @lru_cache(maxsize=8)
 def _free_servers(url: str) -> list[_Server]:
     """Return the servers of *url* that no connection uses.
 
-    To ask for its types takes the driver longer than to read a small table. But it counts the
-    connections of a server without a lock: two threads would lose a count, and from then on each
-    end of a connection would fail.
+    Querying a server's types takes the driver longer than reading a small table, so servers are
+    kept. Each serves one connection at a time: the driver counts connections without a lock, so two
+    threads could lose a count, and then each close of a connection would fail.
     """
     return []
 
 
 def _libpq(database: Database) -> str:
-    # All parameters that psycopg gets. SQLAlchemy's own text of the URL is not for libpq: it keeps
+    # All parameters that psycopg gets. SQLAlchemy's text of the URL does not suit libpq: it keeps
     # spaces, at which libpq shows the password, and turns the spaces of the query into "+".
     return f"postgresql://?{urlencode(_parameters(database), quote_via=quote)}"
 
@@ -126,7 +126,7 @@ def _mask(error: Exception, database: Database) -> None:
     secrets = {str(given[name]) for name in _SECRETS if given.get(name)}
     forms = secrets | {quote(one, safe="") for one in secrets}
     if forms:
-        # The longest first: a secret may begin with another secret.
+        # Longest first: a secret may begin with another secret.
         known = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
         error.args = tuple(known.sub(MASK, str(one)) for one in error.args)
 

@@ -110,7 +110,7 @@ def _worker_answer(spark: "SparkSession") -> Finding:
     same = f.udf(lambda number: number, t.LongType(), useArrow=False)
     try:
         found = spark.range(3).select(f.sum(same("id"))).first()
-    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+    except Exception as error:  # pyspark has separate error trees for local and Connect
         return _failed("workers", error, remedy=_SAME_PYTHON)
     if found is None or found[0] != 3:
         return Finding(level=Level.FAIL, check="workers", text=f"answered {found}, expected 3")

@@ -6,7 +6,7 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManager
 
 
 class PipelineUnavailable(ConfigurationError):
-    """Spark, Java or a driver is missing; the sentence names the package to install."""
+    """Spark, Java or a driver is missing; the message names the package to install."""
 
 
 class RunConflict(ConfigurationError):
@@ -14,11 +14,11 @@ class RunConflict(ConfigurationError):
 
 
 class CommitConflict(RunConflict):
-    """Another writer has committed to a history table meanwhile; nothing was added to it."""
+    """Another writer committed to a history table first; this commit added nothing."""
 
 
 class WrongColumns(InvalidMessage):
-    """A data set lacks columns that a job needs; nothing was read from it."""
+    """A data set does not have the columns that a job needs; the job read no rows."""
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         super().__init__(f"{what}: {'; '.join(problems)}")
@@ -26,7 +26,7 @@ class WrongColumns(InvalidMessage):
 
 
 class TooManyRejects(InvalidMessage):
-    """More rows than allowed cannot be scheduled; this run stored nothing."""
+    """More rows than allowed cannot be scheduled; the run stored nothing."""
 
     def __init__(self, rejected: int, rows: int, allowed: float, reasons: Sequence[str]) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class TooManyRejects(InvalidMessage):
 
 
 class ContentDiffers(TimeoutManagerError):
-    """Rows to be loaded are stored already under their ids, with other contents."""
+    """Rows to store have the ids of stored timeouts, but other contents."""
 
     def __init__(self, ids: Sequence[str], why: str) -> None:
         some = ", ".join(ids[:5])
@@ -52,15 +52,15 @@ class ContentDiffers(TimeoutManagerError):
 
 
 class SnapshotEnded(TimeoutManagerError):
-    """The snapshot of a read has ended, or the structure of one of its tables has changed."""
+    """The snapshot of a read has ended, or the structure of a table that it covers has changed."""
 
 
 class ArchiveMismatch(TimeoutManagerError):
-    """The written files differ from the rows read from the store; nothing was removed there."""
+    """Archived rows differ from the rows of the store; the job removed no more rows there."""
 
 
 def require_extra(extra: str, what: str, *names: str) -> None:
-    """Raise PipelineUnavailable where *what* needs a module of *names*, which *extra* installs."""
+    """Raise PipelineUnavailable if a module of *names*, which *what* needs, is missing."""
     for name in names:
         try:
             __import__(name)

@@ -1,4 +1,4 @@
-"""Read stored timeouts as data frames, store data frames, and change the rows of frames."""
+"""Read stored timeouts as data frames, store data frames, and change timeouts in bulk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -42,9 +42,9 @@ def read_timeouts(
 ) -> "DataFrame":
     """Return *columns* of *view*: no other column leaves the database.
 
-    With the name of a *snapshot* that is held (see ``timeoutmgr.pipeline.snapshot``), a task for
-    each of *parts* reads the view, or *partitions* tasks do. Without a snapshot one task reads it
-    in one transaction, since several tasks would each see another moment.
+    With the name of an open *snapshot* (see ``timeoutmgr.pipeline.snapshot``), one task for each of
+    *parts*, or *partitions* tasks, read the view. Without a snapshot one task reads the view in one
+    transaction, since each of several tasks would see a different moment.
     """
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
     wanted = options_of(NamedStore.of(store), view, which, snapshot, partitions, parts)
@@ -54,7 +54,7 @@ def read_timeouts(
 def read_table(
     spark: "SparkSession", table: HistoryTable, columns: Sequence[str], where: Where
 ) -> "DataFrame":
-    """Return *columns* of the events of *table*, at its version, that *where* wants."""
+    """Return *columns* of the events that *where* selects in *table*, at its version."""
     given = {_OF_TABLES.get(name, name): value for name, value in asdict(where).items()}
     given |= {"table": table.place, "version": table.version, "partitions": tasks_on(spark)}
     schema = ddl(pa.schema([STORED.field(name) for name in columns]))
@@ -90,9 +90,9 @@ def _texts(options: Mapping[str, object | None]) -> dict[str, str]:
 
 
 def tasks_on(spark: "SparkSession") -> int:
-    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection.
+    """Return how many tasks of *spark* read a table; each task opens a connection first.
 
-    Raises ConfigurationError if its setting READ_BY is no number above zero.
+    Raises ConfigurationError if the session's setting READ_BY is not a whole number from 1.
     """
     given = str(spark.conf.get(READ_BY, ""))
     if given:
@@ -109,8 +109,8 @@ def write_timeouts(
 ) -> None:
     """Store the rows of *frame*, which has the columns of ``views.TO_STORE``.
 
-    Each row is stored once in the life of its id, however often this is run. *on_conflict* is the
-    name of an ``KnownIdRule``: ``ignore``, ``verify`` or ``error``.
+    Each row is stored once under its id, however often the call is repeated. *on_conflict* is the
+    name of a ``KnownIdRule``: ``ignore``, ``verify`` or ``error``.
     """
     KnownIdRule.named(on_conflict)
     missing = [name for name in TO_STORE.names if name not in frame.columns]
@@ -126,7 +126,7 @@ def plan_change(
 ) -> BulkPlan:
     """Plan *change* for the pending timeouts whose ids are in the column ``id`` of *frame*.
 
-    *bulk* is ``endpoint.timeouts.bulk``. The plan keeps what is selected; apply it by
+    *bulk* is ``endpoint.timeouts.bulk``. The plan keeps the selection; apply it by
     ``bulk.apply(plan.run.id)`` or ``timeoutmgr runs apply``.
     """
     if "id" not in frame.columns:

@@ -1,4 +1,4 @@
-"""Options of the jobs on a lake's tables; declared as those in ``options``."""
+"""Options of the jobs on a lake's tables, declared like the options in ``options``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ PLACE: Final = history_option("--lake")
 class RestoreOptions:
     """Options of ``restore``: history, used ids and pending timeouts of *lake* into *store*.
 
-    *of_store* names the archived store as the table does; None if there is no choice. *batch* rows
-    are written in a transaction.
+    *of_store* is the archived store's name in the table; None if there is only one. A transaction
+    writes *batch* rows.
     """
 
     store: str
@@ -34,10 +34,10 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseOptions:
-    """Options of ``erase``: the timeouts that any of these values names, in *store* and *lake*.
+    """Options of ``erase``: the timeouts that match any of these values, in *store* and *lake*.
 
-    Of the lake the rows of *of_store*, as its tables name it: the name of *store* when it was
-    archived. None is its name of today.
+    In the lake, only rows of *of_store* count: the name of *store* when it was archived. None means
+    its name today.
     """
 
     store: str
@@ -76,7 +76,7 @@ class EraseOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """Options of ``compact``: small files of past days of the table *lake* together."""
+    """Options of ``compact``, which merges small files of past days of the table *lake*."""
 
     lake: str = field(metadata=PLACE)
     dry_run: bool = optional(False, "--dry-run", "Only count the files that would be merged.")

@@ -1,4 +1,4 @@
-"""The ledger of pipeline jobs: their runs, with parameters and progress."""
+"""The ledger of pipeline jobs: runs with their parameters and progress."""
 
 import json
 import secrets
@@ -30,7 +30,7 @@ class JobRunState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Whether nothing is left to do."""
         return self in (JobRunState.COMPLETED, JobRunState.ABORTED)
 
 
@@ -38,7 +38,7 @@ class JobRunState(StrEnum):
 class JobRun:
     """A run in the ledger; *report* is its last progress note.
 
-    *runner* is the owner name of the process that works at it, or worked at it last.
+    *runner* is the owner name of the process that works on the run, or worked on it last.
     """
 
     run_id: str
@@ -63,7 +63,7 @@ def exclusive_lock(store: Store, what: str) -> Iterator[None]:
         try:
             owners.acquire(what)
         except StorageUnavailable:
-            _require_free(owners, what)  # a server lets another process lock it in between
+            _require_free(owners, what)  # on a server, another process may have locked in between
             raise
     try:
         yield
@@ -161,7 +161,7 @@ class JobLedger:
             return self.runs_within(connection, kind, state)
 
     def runs_within(self, connection: Connection, kind: str, state: JobRunState) -> list[JobRun]:
-        """Return the same as the transaction of *connection* sees it."""
+        """Return the same runs as seen by the transaction of *connection*."""
         runs = self._runs
         rows = self._rows.matching(connection, runs.c.kind == kind, runs.c.state == state.value)
         return [_job_run(row) for row in rows]
@@ -169,7 +169,7 @@ class JobLedger:
     def move(
         self, run_id: str, state: JobRunState, report: Mapping[str, Any] | None = None
     ) -> None:
-        """Note that the run is in *state*, when it ended, and its last *report* if given."""
+        """Record the run's *state*, the time of its end, and its last *report*, if given."""
         ended = self._database.now(self._clock) if state.is_over else None
         values: dict[str, Any] = {"report": report, "state": state.value, "ended": ended}
         self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
@@ -177,7 +177,7 @@ class JobLedger:
     def abort_the_dead(self, kind: str) -> list[str]:
         """Abort the running runs of *kind* whose process died; return their ids.
 
-        A run of the same parameters may continue such a run.
+        A run with the same parameters may continue such a run.
         """
         running = {run.runner: run.run_id for run in self.runs(kind, JobRunState.RUNNING)}
         dead = SessionLocks(self._database).dead_owners(
@@ -197,7 +197,7 @@ class JobLedger:
             return sum(self._counts(connection, run_id).values())
 
     def note_batches(self, run_id: str, counts: Sequence[int]) -> None:
-        """Note the *counts* of batches that were done elsewhere, after the present batches."""
+        """Append the *counts* of batches that were processed elsewhere."""
         done = {"run_id": run_id, "state": JobRunState.COMPLETED.value}
 
         def work(connection: Connection) -> None:
@@ -215,7 +215,7 @@ class JobLedger:
     def _first(self, connection: Connection, kind: str, text: str) -> JobRun | None:
         runs = self._runs
         rows = self._rows.matching(connection, runs.c.kind == kind, runs.c.parameters == text)
-        # To MySQL, texts that differ in upper and lower case alone are equal.
+        # MySQL considers texts equal that differ only in upper and lower case.
         return next((_job_run(row) for row in rows if row.parameters == text), None)
 
     def _find(self, connection: Connection, run_id: str) -> JobRun | None:
@@ -224,7 +224,7 @@ class JobLedger:
 
 
 def _require(instant: Micros | None, begun: JobRun | None) -> None:
-    """Raise RunConflict where a run that was *begun* is of another *instant* (None: of any)."""
+    """Raise RunConflict if the run *begun* has another *instant* (None: any is fine)."""
     if instant is not None and begun is not None and begun.created != instant:
         raise RunConflict(
             f"run {begun.run_id!r} of the same was begun by another process meanwhile; run it "

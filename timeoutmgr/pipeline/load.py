@@ -1,7 +1,7 @@
 """Load: the number of messages due in each bucket of time, and the rate that senders need.
 
-The databases of the stores count, and no row leaves them. The counts are few, so that the rest is
-plain Python without Arrow.
+The stores' databases count, and no row leaves them. The counts are few, so the rest is plain Python
+without Arrow.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from timeoutmgr.pipeline.stores import Store
 class Bucket:
     """Messages due for *destination* within the width of a bucket from *begin* on.
 
-    A bucket that has begun is two: its messages that are overdue, and the rest.
+    The current bucket is split in two: its overdue messages, and the rest.
     """
 
     endpoint: str
@@ -35,7 +35,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A bucket of all destinations together, and the destination with most of it."""
+    """A bucket over all destinations, and the destination with most of its messages."""
 
     begin: Micros
     messages: int
@@ -48,8 +48,8 @@ class Peak:
 class BacklogForecast:
     """The backlog of a sender with a *capacity* of messages a second.
 
-    *latest* is by how much the last message of the worst backlog is late; it is worst at *at*,
-    and *backlog* messages long. *needed* is the rate at which nothing waits longer than a bucket.
+    The worst backlog has *backlog* messages, at *at*; its last message is late by *latest*.
+    *needed* is the rate at which no message waits longer than a bucket.
     """
 
     capacity: float
@@ -60,7 +60,7 @@ class BacklogForecast:
 
 
 def together(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Merge the buckets of the same begin, endpoint and destination, which stores may share."""
+    """Merge buckets with the same begin, endpoint and destination, as several stores can have."""
     sums: dict[tuple[Micros, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in buckets:
         found = sums[one.begin, one.endpoint, one.destination]
@@ -73,7 +73,7 @@ def together(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 
 def by_time(buckets: Iterable[Bucket]) -> dict[Micros, int]:
-    """Return how many messages are due in each bucket, in the order of time."""
+    """Return how many messages are due in each bucket, in order of time."""
     found: dict[Micros, int] = defaultdict(int)
     for bucket in buckets:
         found[bucket.begin] += bucket.messages
@@ -81,7 +81,7 @@ def by_time(buckets: Iterable[Bucket]) -> dict[Micros, int]:
 
 
 def by_destination(buckets: Iterable[Bucket]) -> dict[str, int]:
-    """Return how many messages are due for each destination, the most first."""
+    """Return how many messages are due for each destination, largest number first."""
     found: dict[str, int] = defaultdict(int)
     for bucket in buckets:
         found[bucket.destination] += bucket.messages
@@ -113,8 +113,8 @@ def _peak(begin: Micros, total: int, parts: Mapping[str, int], width: timedelta)
 def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> BacklogForecast:
     """Return the backlog of a sender of *capacity* messages a second with the load *totals*.
 
-    All messages of a bucket count as due at its begin: the worst case. Raises ConfigurationError
-    for a backlog that no calendar has an end for.
+    All messages of a bucket count as due at its begin: the worst case. Raises ConfigurationError if
+    the backlog would end after the year 9999.
     """
     backlog, before = 0.0, None
     worst, worst_at = 0.0, None
@@ -140,7 +140,7 @@ def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> Ba
 
 
 def coarser(totals: Mapping[Micros, int], width: timedelta, most: int) -> dict[Micros, int]:
-    """Return *totals* in at most *most* buckets, each a whole number of *width*: for a picture."""
+    """Return *totals* for a chart: in at most *most* buckets, each a multiple of *width*."""
     if not totals:
         return {}
     step = duration_micros(width)
@@ -156,7 +156,7 @@ def coarser(totals: Mapping[Micros, int], width: timedelta, most: int) -> dict[M
 
 
 def checked_bucket(bucket: timedelta) -> timedelta:
-    """Return *bucket* if it is whole seconds; raise ConfigurationError if not."""
+    """Return *bucket* if it is whole seconds; otherwise raise ConfigurationError."""
     if bucket < timedelta(seconds=1) or bucket % timedelta(seconds=1):
         raise ConfigurationError(f"a bucket is whole seconds, at least one, got {bucket}")
     return bucket
@@ -172,7 +172,7 @@ def load_of(
     columns: dict[str, ColumnElement[Any]] = {
         **{each.name: each for each in group},
         "messages": func.count().label("messages"),
-        # A sum of BIGINT is NUMERIC on PostgreSQL, and DECIMAL on MySQL.
+        # A sum of BIGINT values is NUMERIC on PostgreSQL, and DECIMAL on MySQL.
         "bytes": cast(func.sum(func.length(table.c.body)), BigInteger).label("bytes"),
     }
     return select(*columns.values()).group_by(*group), columns
@@ -181,9 +181,9 @@ def load_of(
 def count_load(
     store: Store, bucket: timedelta, at: Micros, until: Micros, equal: Mapping[str, str | None]
 ) -> list[Bucket]:
-    """Return the load of *store* before *until* whose columns *equal*, in buckets of *bucket*.
+    """Return the load of *store* before *until*, of rows with the values *equal*, by *bucket*.
 
-    What is due before *at* is overdue.
+    Timeouts due before *at* are overdue.
     """
     table = store.tables.timeouts
     overdue = (table.c.due < at).label("is_overdue")

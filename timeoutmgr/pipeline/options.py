@@ -2,7 +2,7 @@
 
 The metadata of a field holds its flag, its help and its checks. The dataclass runs the checks; the
 commands get their click options, environment variables and documentation from the same metadata.
-Nothing here needs the extra.
+The module works without the extra.
 """
 
 import math
@@ -27,7 +27,7 @@ FORMATS: Final = ("parquet", "csv", "json")
 PAST: Final = ("reject", "dispatch", "shift")
 TEXTS: Final = ("destination", "key", "saga_id", "message_type", "content_type", "body_encoding")
 COLUMNS: Final = (*TEXTS, "due", "delay", "body", "headers")
-"""The columns of a data set that a job reads; the columns in TEXTS as texts."""
+"""The columns of a data set that a job reads; columns in TEXTS are texts."""
 GROUPS: Final = ("endpoint", "destination", "day")
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 """The quantiles of lateness, by their names in reports."""
@@ -38,14 +38,14 @@ _FILE: Final = "file:"
 
 _DECLARED: Final = "option"
 _LONGEST: Final = timedelta(days=700_000)
-"""Longest duration of an option: as long before now, and after, is within the years 1 to 9999."""
-# A single letter and a colon is a drive. A single slash, since a Path merges two of them.
+"""Longest duration of an option: added to or subtracted from now, it stays in years 1 to 9999."""
+# A single letter and a colon are a drive. A single slash suffices: a Path merges two slashes.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _BUCKET: Final = re.compile("[^/]+:/{0,2}[^/]*")
 
 _Value = TypeVar("_Value")
 Check: TypeAlias = Callable[[str, Any], object]
-"""Raises ConfigurationError if the option of a name may not have a value."""
+"""Called with an option's name and value; raises ConfigurationError for a bad value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,18 @@ def optional(default: _Value, flag: str, help: str, *checks: Check, **more: Any)
 
 
 def declared_fields(options: "type[DataclassInstance]") -> list[tuple[Field[Any], Declaration]]:
-    """Return the fields of *options* that declare something, in their order."""
+    """Return the fields of *options* that have a declaration, in order."""
     return [(one, one.metadata[_DECLARED]) for one in fields(options) if _DECLARED in one.metadata]
 
 
 def check_declared(options: "DataclassInstance") -> None:
-    """Run the checks that the fields of *options* declare, on all values that are given."""
+    """Run the checks that the fields of *options* declare on all given values."""
     for one, declared in declared_fields(type(options)):
         check_value(one.name, declared, getattr(options, one.name))
 
 
 def check_value(name: str, declared: Declaration, value: Any) -> None:
-    """Run the checks that *declared* has on the *value* of its field *name*; None is not given."""
+    """Run the checks of *declared* on the *value* of its field *name*; None counts as not given."""
     for check in declared.checks if value is not None else ():
         check(name, value)
     if isinstance(value, timedelta):
@@ -92,7 +92,7 @@ def check_value(name: str, declared: Declaration, value: Any) -> None:
 
 
 def within_calendar(name: str, value: timedelta | int) -> None:
-    """Refuse a duration, or number of days, that leads beyond the calendar."""
+    """Refuse a duration, or a number of days, that leads out of the years 1 to 9999."""
     if (value.days if isinstance(value, timedelta) else value) > _LONGEST.days:
         raise ConfigurationError(f"{name} is at most {_LONGEST.days} days, got {value}")
 
@@ -130,8 +130,8 @@ def one_of(*known: str) -> Check:
 def folder_option(name: str, value: str | Path) -> Path:
     """Return *value*, the option *name*, as a path; raise ConfigurationError for URLs and patterns.
 
-    As a path ``s3a://lake/h`` is a folder ``s3a:`` beside the program, which is never meant. Ask
-    before the path is made absolute: behind a root no scheme is seen.
+    As a path, ``s3a://lake/h`` would be a folder ``s3a:`` beside the program, which is never meant.
+    Call this before the path is made absolute: then a scheme can no longer be recognized.
     """
     _refuse_signs(name, value, "*?[]{}", "Spark reads as a pattern of names")
     if _SCHEME.match(str(value)):
@@ -160,11 +160,11 @@ def with_zone(name: str, value: datetime) -> None:
 
 
 def history_place(name: str, value: str) -> str:
-    """Return *value*, the place of a history table, spelt in one way.
+    """Return *value*, the place of a history table, in a normal form.
 
-    Raises ConfigurationError for a URL that does not say which format its table has, for a relative
-    folder with a colon, which is rather a scheme that is spelt wrong, for a whole bucket, and for a
-    folder that the library of the format cannot name.
+    Raises ConfigurationError for a URL that does not tell the format of the table, for a relative
+    folder with a colon (probably a misspelt scheme), for a whole bucket, and for a folder whose
+    name the library of the format does not support.
     """
     if value.startswith(ICEBERG):
         return value
@@ -208,7 +208,7 @@ _PLACES: Final = "delta:URI, iceberg:CATALOG.NAMESPACE.TABLE, or a folder for Pa
 
 
 def history_option(flag: str, help: str = f"The history table: {_PLACES}") -> Mapping[str, Any]:
-    """Return the metadata of a field that has the place of a history table."""
+    """Return the metadata of a field for the place of a history table."""
     return option(flag, help, history_place, metavar="TABLE")
 
 
@@ -232,10 +232,10 @@ def check_dataset(name: str) -> None:
 class RequestRules:
     """How rows become timeouts of *endpoint*.
 
-    *dataset* names the data set of the rows: the message id of a row is the data set and its key,
-    or, without a key, the data set and a digest of its content. *past* decides on a row that is
-    due already: ``reject`` it, ``dispatch`` it as it is, or ``shift`` it to *now*.
-    *unknown* are destinations that do not exist.
+    *dataset* names the data set of the rows: the message id of a row consists of the data set and
+    the row's key or, without a key, a digest of its content. *past* is the action for a row that is
+    already due: ``reject`` it, ``dispatch`` it unchanged, or ``shift`` it to *now*. *unknown* are
+    destinations that do not exist.
     """
 
     endpoint: str
@@ -256,13 +256,13 @@ class RequestRules:
 class ScheduleOptions:
     """Options of ``schedule``: rows of *paths*, files or folders or ``table:NAME``, into *store*.
 
-    *columns* maps our names of columns to their names in the rows. With *multi_line* a value of
-    CSV may hold line ends, and a task reads a whole file. *rejects* is a folder for the rows that
-    cannot be scheduled, as JSON with their reasons; the job stores nothing if more than
-    *max_reject_ratio* of all rows are rejects. Seconds in which more than *max_per_second* are due
-    are smeared: their rows come up to *jitter* later. Only rows count that are due from *since* to
-    before *until*, before any smearing, and for *destination*; a row without a readable due time is
-    in every such window. ``RequestRules`` explains the other fields.
+    *columns* maps schedule's names of columns to the names in the rows. With *multi_line* a CSV
+    value may contain line ends, and one task reads a whole file. *rejects* is a folder for rows
+    that cannot be scheduled, as JSON with their reasons; the job stores nothing if more than
+    *max_reject_ratio* of all rows are rejects. Seconds in which more than *max_per_second* rows are
+    due are smeared: their rows become due up to *jitter* later. Only rows for *destination* count,
+    and only if they are due, before smearing, from *since* to before *until*; a row without a
+    readable due time is in every such window. ``RequestRules`` explains the other fields.
     """
 
     store: str
@@ -322,7 +322,7 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        self.rules(now=0)  # checks the values that rules have too
+        self.rules(now=0)  # checks the values that rules also have
         if (self.max_per_second is None) != (self.jitter is None):
             raise ConfigurationError("max_per_second and jitter go together; give both or none")
         check_declared(self)
@@ -360,8 +360,8 @@ class ScheduleOptions:
 class ForecastOptions:
     """Options of ``forecast``: the time *ahead* of the stores, in buckets of *bucket*.
 
-    *capacity* is the rate of the senders in messages a second, if it is known. An overdue timeout
-    counts as due now.
+    *capacity* is the rate of the senders in messages a second, if known. An overdue timeout counts
+    as due now.
     """
 
     stores: tuple[str, ...]
@@ -388,19 +388,19 @@ class ForecastOptions:
 class ReconcileOptions:
     """Options of ``reconcile``.
 
-    Of *archive* counts the archived history of these stores. *accepted* is a file or folder, or
+    In *archive*, only the history of these stores counts. *accepted* is a file or folder, or
     ``table:NAME`` of Spark's catalog, with the message ids (or timeout ids) that senders know to be
-    accepted for *endpoint*'s manager: with it, the job also finds messages that never reached a
-    store. A message of it without a due time is undecided until a store has seen it, unless all of
-    the list was accepted before *as_of*, and that is *grace* ago. A message that was due more than
-    *grace* ago is expected to have ended. *out* is a folder for all verdicts; with it, or with
-    *keep*, the report has them as a frame. The report names *examples* of each verdict that is not
-    well.
+    accepted for *endpoint*'s manager: with this list, the job also finds messages that never
+    reached a store. A listed message without a due time is undecided until a store has seen it,
+    unless the whole list was accepted before *as_of*, at least *grace* ago. A message that was due
+    more than *grace* ago is expected to have ended. *out* is a folder for all verdicts; with it, or
+    with *keep*, the report has the verdicts as a frame. The report names *examples* of each bad
+    verdict.
 
-    With *since* only messages are judged that are open, or have an event since then: history from
-    before is not read. What was dispatched before, and again since, is a duplicate only to a run
-    without it. *until* leaves out messages that are due at that time or later, *destination* all
-    others than those that are sent there.
+    With *since* the job judges only messages that are open, or have an event since then, and does
+    not read earlier history. A message that was dispatched before and after *since* is a duplicate
+    only to a run without it. *until* leaves out messages due at that time or later, *destination*
+    leaves out messages to other destinations.
     """
 
     stores: tuple[str, ...]
@@ -473,10 +473,10 @@ class ReconcileOptions:
 class LatenessOptions:
     """Options of ``lateness``: *quantile* of each group *by* some columns is at most *slo*.
 
-    Of *archive* counts the archived history of these stores; of all, without a store. Messages
-    count that were dispatched from *since* to before *until*. *approximate* quantiles take less
-    memory, where a group has many millions of messages. The report names the *named* worst groups;
-    all of them count.
+    In *archive*, only the history of these stores counts; without a store, all history. Messages
+    count if they were dispatched from *since* to before *until*. *approximate* quantiles take less
+    memory if a group has many millions of messages. The report lists the *named* worst groups, but
+    counts all groups.
     """
 
     stores: tuple[str, ...]
@@ -513,8 +513,8 @@ class LatenessOptions:
 class ReportOptions:
     """Options of ``report``: the last *days* and the time *ahead* of the stores.
 
-    Of *archive* counts the archived history of these stores. A message keeps the *promise* if it
-    was dispatched at most so long after its due time.
+    In *archive*, only the history of these stores counts. A message keeps the *promise* if it was
+    dispatched at most that long after its due time.
     """
 
     stores: tuple[str, ...]
@@ -541,11 +541,11 @@ _ANY_TIMELINE: Final = option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Options of ``archive``: history older than *older_than* out of *store*, into the table *to*.
+    """Options of ``archive``: history older than *older_than* moves from *store* to the table *to*.
 
     *purge* removes archived rows from the store, *batch* rows in a transaction. A commit of the
     table has about *batch_events* events. *any_timeline*: see ``StreamOptions``. *with_pending*
-    writes pending timeouts with headers and body beside it, and all history, for a ``restore``.
+    also writes all history, and pending timeouts with headers and body, for a ``restore``.
     """
 
     store: str
@@ -577,9 +577,9 @@ class ArchiveOptions:
 class StreamOptions:
     """Options of ``stream``: the history of *store* into the table *to*.
 
-    With *once* the stream ends after the events that are there at its start, otherwise it looks
-    again after *every*, and at once where a commit has left events. With *any_timeline* it goes on
-    after a failover to a server that has every transaction of its predecessor.
+    With *once* the stream ends after the present events. Otherwise it reads again after *every*, or
+    at once if a commit has left events. With *any_timeline* it continues after a failover to a
+    server that has every transaction of its predecessor.
     """
 
     store: str

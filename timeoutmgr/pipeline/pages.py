@@ -112,12 +112,12 @@ def _text(value: object) -> str:
 
 
 def shown_time(instant: Micros) -> str:
-    """Return *instant* in the form of pages."""
+    """Return *instant* as text for a page."""
     return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def shown_span(span: timedelta) -> str:
-    """Return *span* with three digits, in its largest unit."""
+    """Return *span* with three digits, in the largest suitable unit."""
     seconds = span.total_seconds()
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
         if seconds >= size:

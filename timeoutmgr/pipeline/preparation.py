@@ -1,4 +1,4 @@
-"""Preparation of this machine for Spark: a class archive, created while small jobs run."""
+"""Preparation of this machine for Spark: small jobs run, and a class archive is created."""
 
 import time
 from contextlib import closing
@@ -28,7 +28,7 @@ _ROWS: Final = "key,destination,due,body\n1,prepared,2099-01-01T00:00:00Z,{}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """A created class archive: its file, its size, and the seconds of a start of Spark."""
+    """A created class archive: its file, its size, and the seconds that a start of Spark takes."""
 
     archive: Path
     bytes: int
@@ -36,16 +36,16 @@ class Preparation:
     start_after: float
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the result for JSON."""
         return {**asdict(self), "archive": str(self.archive)}
 
 
 def prepare(java_home: Path | None = None, *, progress: Progress = silent) -> Preparation:
-    """Make the class archive of the Java in *java_home*, or of the Java that jobs find.
+    """Create the class archive for the Java in *java_home*, or for the Java that jobs find.
 
-    Three starts of Spark: as it was, with small jobs whose classes are kept, and with the archive.
+    Start Spark three times: as before, with small jobs whose classes are kept, with the archive.
 
-    Raises PipelineUnavailable where Java or Spark is missing, or the archive cannot be made.
+    Raises PipelineUnavailable if Java or Spark is missing, or the archive cannot be made.
     """
     require_spark()
     options = SessionOptions(java_home=java_home, is_short=True)

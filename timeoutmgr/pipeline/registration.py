@@ -16,9 +16,9 @@ _SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
 def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSession"]:
     """Yield a session with the data source ``timeouts`` registered; stop it at the end.
 
-    Where this process has one already, that is lent as it is, and not stopped.
+    If this process already has a session, yield that session as it is, and do not stop it.
 
-    Raises PipelineUnavailable where Spark, Java or the server is missing.
+    Raises PipelineUnavailable if Spark, Java or the server is missing.
     """
     with bare_session(options or SessionOptions()) as spark:
         register(spark)
@@ -26,13 +26,13 @@ def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSessi
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``spark.read.format("timeouts")`` and the like work in *spark*; twice is fine.
+    """Register the data source ``timeouts`` in *spark*, for reads and writes; idempotent.
 
-    Each session of a process is registered by itself. Filters of queries are pushed down to the
-    store if *spark* allows it, as sessions of ours do.
+    Each session of a process needs its own registration. Filters of queries are pushed down to the
+    store if *spark* allows it, as sessions from ``spark_session`` do.
 
-    Spark asks the session that is active in this thread whether the name is taken. If another
-    session of the process is active, and knows the source, Spark would refuse the name.
+    Spark checks the name in the session that is active in this thread. If another session of the
+    process were active, and knew the source, Spark would refuse the name.
     """
     from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
 
@@ -43,7 +43,7 @@ def register(spark: "SparkSession") -> None:
 
 @contextmanager
 def _active(spark: "SparkSession") -> Iterator[None]:
-    """Have *spark* be the active session of this thread meanwhile."""
+    """Make *spark* the active session of this thread in the block."""
     if not is_inside(spark):  # its server has a session for each client
         yield
         return

@@ -24,9 +24,9 @@ def schedule(
 ) -> ScheduleReport:
     """Store the rows of *frame* as timeouts, each once; a repeat stores the missing rows.
 
-    *mapping* says how a column is called in *frame*: ``{"due": "send_at"}``. *options* are fields
-    of ``ScheduleOptions``, endpoint and dataset at least; without ``run_id`` each call is a run of
-    its own, in which rows without a ``key`` are the same timeouts only if they are the same.
+    *mapping* has the names of columns in *frame*: ``{"due": "send_at"}``. *options* are fields of
+    ``ScheduleOptions``, at least endpoint and dataset. Without ``run_id`` each call is a new run;
+    then rows without a ``key`` are the same timeouts only if their contents are equal.
     """
     given = ScheduleOptions(store=store, columns=mapping or {}, **options)
     return run(spark, given, frame=frame, clock=clock or SystemClock())

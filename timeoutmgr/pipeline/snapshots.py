@@ -1,8 +1,8 @@
 """Snapshots of a store for any number of tasks and several views.
 
-Without it, a row that changes during a read is read twice or not at all, and a timeout that is
-dispatched between two reads is missing from both. PostgreSQL exports its snapshot; elsewhere the
-rows are read once, in one transaction, into Parquet files.
+Without a snapshot, a row that changes during a read may be read twice or not at all, and a timeout
+that is dispatched between two reads may be missing from both. PostgreSQL exports its snapshot; on
+other databases, one transaction copies the rows into Parquet files.
 """
 
 import shutil
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _FILE: Final = "all.parquet"
 
-# A server may end a transaction that is idle, or long: the transaction of a snapshot is both on
-# purpose. Names come from the server's own list, since a server refuses settings that it lacks.
+# A server may end idle or long transactions; the transaction of a snapshot is both on purpose.
+# The names come from the server's list, since a server refuses settings that it does not know.
 _LET_IT_BE = text(
     "SELECT set_config(name, '0', true) FROM pg_settings "
     "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
@@ -42,7 +42,7 @@ _LET_IT_BE = text(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(ABC):
-    """One moment of *store*: *now*, by the clock that due times are compared with."""
+    """One moment of *store*: *now*, by the clock with which due times are compared."""
 
     store: Store
     now: Micros
@@ -55,7 +55,7 @@ class Snapshot(ABC):
         columns: Sequence[str] | None = None,
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
-        """Return *columns* of *view* as they were at that moment; only while it is held."""
+        """Return *columns* of *view* as they were at that moment; only while the block lasts."""
         return self._rows(spark, view, columns, which)
 
     @abstractmethod
@@ -76,9 +76,9 @@ def snapshot(
 ) -> Iterator[Snapshot]:
     """Hold one moment of *store* until the end of the block.
 
-    *views*, *which* and *columns* select the rows to copy on other databases than PostgreSQL, into
-    a folder below *folder*, which workers can read. On PostgreSQL nothing is copied, but the vacuum
-    cannot clean rows that were removed since: hold the snapshot no longer than needed.
+    On other databases than PostgreSQL, *views*, *which* and *columns* select the rows to copy into
+    a folder below *folder*, which workers must be able to read. PostgreSQL copies nothing, but its
+    vacuum cannot clean rows removed since then: hold a snapshot no longer than needed.
     """
     opened = store if isinstance(store, Store) else open_store(store)
     opened.require_tables()
@@ -98,7 +98,7 @@ def snapshot(
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot(Snapshot):
-    """A snapshot of PostgreSQL's, by the name that it was exported under.
+    """A snapshot that PostgreSQL exported under a name.
 
     It sees every transaction before *oldest* that was committed.
     """
@@ -111,8 +111,8 @@ class SharedSnapshot(Snapshot):
     ) -> "DataFrame":
         """Return *columns* of *view*, read by as many tasks as there are parts.
 
-        They are cut here and now: Spark's own process for it would first have to come to know the
-        store, which takes longer than many a read.
+        Cut the view here: Spark's process for planning would first have to open the store, which
+        takes longer than many reads.
         """
         return read_timeouts(
             spark,
@@ -135,7 +135,7 @@ class CopiedSnapshot(Snapshot):
         self, spark: "SparkSession", view: str, columns: Sequence[str] | None, which: Selection
     ) -> "DataFrame":
         """Return *columns* of the copy of *view*."""
-        # By itself Spark would start a job to find the columns of the file.
+        # Pass the columns: otherwise Spark starts a job to find them.
         copied = projected(view, pq.read_schema(self.folder / view / _FILE).names)
         rows = spark.read.schema(ddl(copied)).parquet(str(self.folder / view))
         return rows.select(*projected(view, columns).names)
@@ -143,14 +143,14 @@ class CopiedSnapshot(Snapshot):
 
 @contextmanager
 def _exported(store: Store, clock: Clock) -> Iterator[SharedSnapshot]:
-    # Not from the pool: it is held for as long as the run takes.
+    # Not from the pool: the run needs this connection until its end.
     with store.database.connect_apart() as connection:
         connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             connection.execute(_LET_IT_BE)
             name = str(connection.execute(select(func.pg_export_snapshot())).scalar_one())
             now = store.database.now_in(connection)
-            # Takes the weakest lock on every partition: none is detached while tasks read them.
+            # Take the weakest lock on every partition, so none is detached while tasks read.
             for table in (store.tables.timeouts, store.tables.history):
                 connection.execute(select(table.c.id).limit(0))
             yield SharedSnapshot(store, now, name, oldest_within(connection))

@@ -2,15 +2,15 @@
 
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
 ``destination``, ``saga_id``, ``due_from``, ``due_to``, ``at_from``, ``at_to`` (half-open ranges of
-instants of ISO 8601 with a zone, or UTC microseconds; ``due_before`` and ``at_before`` are the same
-as the ends), ``open_since`` (of keys) and ``bucket_seconds``; the schema that is asked for is the
-projection.
+instants in ISO 8601 with a zone, or in UTC microseconds; ``due_before`` and ``at_before`` are
+synonyms of ``due_to`` and ``at_to``), ``open_since`` (of keys) and ``bucket_seconds``. The
+requested schema is the projection.
 Options of a read of a history table: ``table``, ``version``, ``partitions``, ``of_store``,
 ``endpoint``, ``destination``, ``at_from``, ``at_before``.
 Options of a write, and of a stream into the store: ``store``, ``run_id``, ``on_conflict``,
-``chunk_rows``; for messages that are to be sent also ``endpoint``, ``dataset`` and
-``message_type``. Options of a stream out of it: ``store``, ``batch_events``, ``any_timeline``. A
-store that is named by a word has ``schema`` and ``prefix`` too.
+``chunk_rows``; for rows that are messages to send also ``endpoint``, ``dataset`` and
+``message_type``. Options of a stream from the store: ``store``, ``batch_events``,
+``any_timeline``. A store that is named by a word also has ``schema`` and ``prefix``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ _KNOWN: Final = (
     *("any_timeline", "dataset", "message_type"),
 )
 _OF_SPARK: Final = ("checkpointlocation", "queryname")
-"""Options of a query that writes a stream: Spark gives them to the data source, too."""
+"""Options of a query that writes a stream: Spark also passes them to the data source."""
 _OF_TABLES: Final = (
     *("table", "version", "of_store", "before_xid", "at_from", "at_before"),
     *("endpoint", "destination", "partitions", "at_to"),
@@ -78,9 +78,9 @@ _OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_
 
 @dataclass(kw_only=True)
 class TimeoutsReader(DataSourceReader):
-    """Reads *columns* of *view*; where *snapshot* is held, by *tasks*, or by a task for each part.
+    """Reads *columns* of *view*; with *snapshot*, in *tasks* tasks or in a task for each part.
 
-    A single task reads without a snapshot, since several would not agree.
+    Without a snapshot a single task reads, since several tasks would see different moments.
     """
 
     store: NamedStore
@@ -103,7 +103,7 @@ class TimeoutsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *partition*."""
         if partition.value is None:
-            return  # Spark makes a part up where there is none
+            return  # Spark invents a part if there is none
         keep_modules()
         yield from fetch(
             self.store.open(),
@@ -116,13 +116,13 @@ class TimeoutsReader(DataSourceReader):
 
 
 class FilteringReader(TimeoutsReader):
-    """Reads only rows that the filters of a query can let pass.
+    """Reads only rows that can pass the filters of a query.
 
     Spark refuses a source whose reader has ``pushFilters`` unless the session allows it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow what is read; leave all but equal texts to Spark too: a range may be too wide."""
+        """Narrow the read; return filters that Spark must still apply: a range may be too wide."""
         for one in filters:
             before, self.which = self.which, narrowed(self.which, self.view, one)
             is_exact = isinstance(one, EqualTo) and isinstance(one.value, str)
@@ -213,7 +213,7 @@ class TimeoutsDataSource(DataSource):
         return TimeoutsWriter(self._named, self._options(), self._sent_rows(schema))
 
     def _sent_rows(self, schema: StructType) -> SentRows | None:
-        """Return how rows of *schema* become timeouts; None where they are timeouts already."""
+        """Return the conversion of rows of *schema* to timeouts; None if they are timeouts."""
         if not is_to_send(schema.names):
             return None
         missing = [name for name in ("endpoint", "dataset") if name not in self.options]
@@ -301,7 +301,7 @@ _TIMES: Final = {"pending": "due", "keys": "due", "history": "at"}
 
 
 def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
-    """Return *which* without rows of *view* that *asked* lets not pass, as far as it can say so."""
+    """Return *which*, narrowed by *asked* as far as a selection of *view* can express it."""
     if not isinstance(asked, _COMPARISONS) or len(asked.attribute) != 1:
         return which
     (name,), value, known = asked.attribute, asked.value, asdict(which)
@@ -318,19 +318,19 @@ def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
 
 
 class WrittenRows(WriterCommitMessage):
-    """The number of rows that a task stored, and that were *new*."""
+    """The number of rows that a task stored, and how many were *new*."""
 
     def __init__(self, new: int) -> None:
         self.new = new
 
 
 class TimeoutsWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """Stores rows in chunks, each in a transaction; a task that is tried again finds its rows.
+    """Stores rows in chunks, each in a transaction; a retried task recognizes its own rows.
 
-    There is nothing to undo when a run failed: Spark may call ``abort`` while tasks still write,
-    and leaves out tasks that it does not know. Stored rows stay, under ids that the next run has
-    too. In a stream the id of a row, not of its micro-batch, tells it from others: after a new
-    checkpoint the ids of batches begin anew, and mean other rows.
+    A failed run undoes nothing: Spark may call ``abort`` while tasks still write, and leaves out
+    tasks that it does not know. Stored rows stay, and the next run has the same ids. In a stream,
+    the id of a row identifies it, not the id of its micro-batch: after a new checkpoint the ids of
+    batches begin anew, and mean other rows.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class TimeoutsWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     ) -> None:
         """Record in the ledger how many rows were new; every chunk is already committed.
 
-        A micro-batch has no run in the ledger.
+        The ledger has no runs of micro-batches.
         """
         if self._run_id is not None and batchId is None:
             counts = [one.new for one in messages if isinstance(one, WrittenRows)]

@@ -1,4 +1,4 @@
-"""Stores by name, so that no address with a password is in options and plans."""
+"""Stores by name, so that options and plans contain no address with a password."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """An opened store: its *name* as it was given, its database and its tables."""
+    """An opened store: its *name* as given, its database and its tables."""
 
     name: str
     persistence: Persistence
@@ -35,7 +35,7 @@ class Store:
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether it is read and written through COPY."""
+        """Whether the store is in PostgreSQL, which is read and written through COPY."""
         return self.database.dialect.name == "postgresql"
 
     def require_tables(self) -> None:
@@ -58,12 +58,12 @@ def open_store(
     schema: str | None = None,
     prefix: str | None = None,
 ) -> Store:
-    """Return the store called *name*: a settings file's, or an environment variable's.
+    """Return the store *name*, from a settings file or an environment variable, unconnected.
 
     ``sales.toml`` is the persistence of that file, ``main`` the database whose URL is in
     TIMEOUTMGR_STORE_MAIN (with its tables' *schema* and *prefix*), and an empty name the store of
     the environment's own settings. Raises ConfigurationError if the store is unknown, or if
-    *schema* or *prefix* is given beside settings, which name their tables; nothing is connected.
+    *schema* or *prefix* is given with settings, which define these themselves.
     """
     if _is_variable(name):
         persistence = _of_variable(name, environ, schema, prefix)
@@ -90,7 +90,7 @@ def open_store(
 
 
 def url_of(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL that stands in the environment variable of *name*."""
+    """Return the URL in the environment variable of the store *name*."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             "a store is named by a word or by a settings file, so that no password is in a plan or "
@@ -118,7 +118,7 @@ def _of_variable(
 
 
 def limits_of(name: str) -> Limits:
-    """Return the limits of messages in the settings *name*; a store of a variable has none."""
+    """Return the limits of messages in the settings *name*, or defaults for a variable's store."""
     return Limits() if _is_variable(name) else _settings(name, os.environ).limits
 
 
@@ -145,13 +145,13 @@ def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
 
 
 _kept: dict[object, Store] = {}
-"""The stores that this process has opened by name: a worker of Spark runs one task after another,
-and each store has connections."""
+"""The stores that this process has opened by name, with their connections: a worker of Spark runs
+many tasks in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store by name: workers get it, and open the store for themselves."""
+    """The name of a store: workers get it, and open the store themselves."""
 
     name: str
     schema: str | None = None
@@ -159,17 +159,17 @@ class NamedStore:
 
     @classmethod
     def of(cls, store: str | Store) -> "NamedStore":
-        """Return the name by which workers find *store*, be it opened or named."""
+        """Return the name by which workers find *store*, an opened store or a name."""
         if isinstance(store, str):
             return cls(store)
         if not store.name or store.name.endswith(".toml"):
-            return cls(store.name)  # all else is in the settings
+            return cls(store.name)  # the settings have all the rest
         table = store.tables.timeouts
         return cls(store.name, table.schema, table.name.removesuffix("timeouts"))
 
     def open(self) -> Store:
-        """Return the store, the same as before in this process; see ``open_store``."""
-        # Another file, or another URL, under that name is another store.
+        """Return the store, always the same object in this process; see ``open_store``."""
+        # With another file or URL, the same name is another store.
         path, url = Path(self.name), os.environ.get(variable_of(self.name))
         key = (self, url, path.stat().st_mtime_ns if path.is_file() else None)
         if key not in _kept:
@@ -181,13 +181,13 @@ class NamedStore:
 def keep_modules() -> None:
     """Exclude the imported modules from garbage collection, once per process.
 
-    A worker of Spark collects after each task, and would look at each object of every module: 80 ms
-    of processor time where a small table is read in 20.
+    A worker of Spark collects after each task, and would visit every object of every module: 80 ms
+    of processor time, while a small table is read in 20 ms.
     """
     gc.freeze()
 
 
-# The server knows which schema a table is found in, and which database a pooler's name stands for.
+# The server knows the schema of a table, and the database behind a pooler's name.
 _INSIDE: Final = (
     "SELECT current_database(), (SELECT n.nspname FROM pg_class c JOIN pg_namespace n "
     "ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:table))"
@@ -197,7 +197,7 @@ _INSIDE: Final = (
 def identity(store: Store) -> str:
     """Return the name of *store* in history tables.
 
-    Another user, driver, environment or spelling of its URL gives the same name.
+    The name does not depend on the user, the driver, the environment or the spelling of the URL.
 
     On PostgreSQL the server is asked. Raises StorageUnavailable.
     """

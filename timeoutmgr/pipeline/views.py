@@ -29,7 +29,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     **dict.fromkeys(("sequence", "messages", "bytes"), pa.int64()),
     **{"maybe_sent": pa.int16(), "body": pa.binary()},
 }
-"""The types of columns by their names, the same in each view; all others are texts."""
+"""The types of columns by their names, equal in all views; all other columns are texts."""
 
 
 def _view(*names: str) -> pa.Schema:
@@ -41,7 +41,7 @@ PENDING: Final = _view(
     *("content_type", "content_encoding", "created"),
     *("version", "attempts", "maybe_sent", "run_id", "hidden_by"),
 )
-"""A pending timeout, whole; headers are JSON text."""
+"""A complete pending timeout; headers are JSON text."""
 
 HISTORY: Final = _view(
     *("sequence", "id", "event", "at", "due", "endpoint", "destination", "attempt", "node"),
@@ -50,7 +50,7 @@ HISTORY: Final = _view(
 """Events of timeouts."""
 
 KEYS: Final = _view("endpoint", "id", "due", "version", "state", "closed_at")
-"""Every id that was stored, until some time after its end."""
+"""Every stored id, until the end of its retention."""
 
 LOAD: Final = _view("endpoint", "destination", "bucket", "messages", "bytes")
 """How many pending timeouts are due in each bucket of time, counted by the database."""
@@ -63,7 +63,7 @@ VIEWS: Final[Mapping[str, pa.Schema]] = {
 }
 
 TO_STORE: Final = pa.schema([PENDING.field(i) for i in range(PENDING.get_field_index("version"))])
-"""The columns of a timeout that is to be stored."""
+"""The columns of a timeout to store."""
 
 
 def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
@@ -85,24 +85,24 @@ def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def in_numbers(schema: pa.Schema) -> pa.Schema:
-    """Return *schema* as the tables of a store have it: instants are numbers."""
+    """Return *schema* as in the tables of a store, where instants are numbers."""
     return pa.schema(
         [(one.name, pa.int64() if one.type == INSTANT else one.type) for one in schema]
     )
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Return *schema* as Spark spells it."""
+    """Return *schema* in Spark's notation."""
     return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which rows of a view are wanted; instants are half-open ranges, None means any.
+    """Selects rows of a view; instants are half-open ranges, None means any.
 
-    *due* counts for pending timeouts, keys and load, *at* for history; there *xid_from* is the
-    first transaction, on PostgreSQL. *saga_id* counts for pending timeouts, and *open_since* leaves
-    out keys that were closed before. *bucket* is the width of a bucket of the load.
+    *due* applies to pending timeouts, keys and load, *at* to history, where *xid_from* is the first
+    transaction on PostgreSQL. *saga_id* applies to pending timeouts; *open_since* leaves out keys
+    that were closed before. *bucket* is the width of a bucket of the load.
     """
 
     endpoint: str | None = None

@@ -1,4 +1,4 @@
-"""Estimates how much a job has to read, before Spark starts."""
+"""Estimates, before Spark starts, how much a job has to read."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,15 +11,15 @@ from timeoutmgr.pipeline.options import DELTA
 from timeoutmgr.pipeline.stores import Store
 
 FEW_ROWS: Final = 200_000
-"""Rows of a table, up to which a job ends before Java's second compiler has paid for itself."""
+"""Maximum rows of a table with which a job ends before Java's second compiler pays off."""
 FEW_BYTES: Final = 32 << 20
 
 
 def is_little(stores: Iterable[Store], inputs: Iterable[str]) -> bool:
     """Return whether *stores* hold few rows and *inputs* few bytes.
 
-    An input is a file, a folder or a history table. False for an input elsewhere than in this
-    machine's files. Raises StorageUnavailable.
+    An input is a file, a folder or a history table. False if an input is not in this machine's
+    files. Raises StorageUnavailable.
     """
     return all(map(_has_few_bytes, inputs)) and all(map(_has_few_rows, stores))
 
@@ -31,7 +31,7 @@ def _has_few_rows(store: Store) -> bool:
 
 
 def _count(store: Store, table: Table) -> int:
-    """Count the rows of *table*; no more of them are read than tell few from many."""
+    """Count the rows of *table*; read only as many as needed to tell few from many."""
     some = select(literal(1).label("one")).select_from(table).limit(FEW_ROWS + 1).subquery()
     with store.database.read() as connection:
         return int(connection.scalar(select(func.count()).select_from(some)) or 0)

@@ -1,1 +1,1 @@
-"""The jobs: each takes frozen options and returns a report."""
+"""The jobs of the pipeline: each takes frozen options and returns a report."""

@@ -1,7 +1,7 @@
 """``archive``: write a store's history into a history table, then remove old events.
 
-It needs no Spark. A run that dies leaves nothing to repair: a commit counts wholly or not at all,
-and only events are removed that this run has read in the table.
+The job needs no Spark. A run that dies leaves nothing to repair: commits are atomic, and a run
+removes only events that it has read back from the table.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ from timeoutmgr.pipeline.writers.store_writer import pages
 
 KIND: Final = "archive"
 _BOUND_AT_ONCE: Final = 10_000
-"""SQLite may take 32,766 values in a statement."""
+"""Values in a statement; SQLite allows 32,766."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ArchiveReport:
     """The events written into the table, and the old events *removed* from the store.
 
     *held* old events stay in the store: a stream has not read them yet, or the table lacks them.
-    *compacted* small files of its tables were put together. *pending* messages were written whole.
+    *compacted* small files of the tables were merged. *pending* counts complete pending messages.
     """
 
     run_id: str
@@ -70,15 +70,15 @@ class ArchiveReport:
     pending: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         return asdict(self) | {"cutoff": from_micros(self.cutoff).isoformat()}
 
 
 def archive(options: ArchiveOptions, *, clock: Clock, progress: Progress = silent) -> ArchiveReport:
     """Bring the table up to date, then remove old events from the store.
 
-    While a stream writes into the same table, this only removes. On PostgreSQL the table gets all
-    events, elsewhere the old ones.
+    While a stream writes into the same table, this job only removes events. On PostgreSQL the table
+    gets all events, on other databases the old events.
 
     Raises ArchiveMismatch if an event differs in the table, and RunConflict while another process
     archives the same store.
@@ -123,7 +123,7 @@ class _Archive:
                 is_writer = False
                 self._progress("another process writes the table: nothing is written by this one")
             if self._options.with_pending:
-                # Before the history: a message that is sent in between is in both, and was sent.
+                # Before the history: a message sent in between is in both, and counts as sent.
                 pending = self._write_pending(is_writer=is_writer)
             written = self._write() if is_writer else 0
             removed, held = self._purge() if self._options.purge else (0, 0)
@@ -147,7 +147,7 @@ class _Archive:
         table = pending_table(self._options.to)
         self._tables.append(table)
         if self._store.is_postgresql:
-            # Before the older snapshot is removed: it may be all that is left of another server.
+            # Check before the older snapshot is removed: it may be the last data of another server.
             now, any_timeline = oldest_transaction(self._store), self._options.any_timeline
             for one in (self._table, table):
                 require_same(one.marks(self._name), now, any_timeline=any_timeline)
@@ -165,7 +165,7 @@ class _Archive:
     def _writer(self) -> TransactionWriter | SequenceWriter:
         most = self._options.batch_events
         if not self._store.is_postgresql:
-            # A restore has to know every id that was used, up to now.
+            # A restore must know every id that was used until now.
             cutoff = self._now + 1 if self._options.with_pending else self._cutoff
             return SequenceWriter(store=self._store, table=self._table, most=most, cutoff=cutoff)
         index_transactions(self._store, progress=self._progress)
@@ -178,7 +178,7 @@ class _Archive:
         )
 
     def _purge(self) -> tuple[int, int]:
-        """Remove old events that the table has; return how many, and how many old ones stay."""
+        """Remove old events that the table has; return how many were removed, how many stay."""
         self._table.refresh()
         self._progress("removing")
         removed = stay = 0
@@ -206,9 +206,9 @@ class _Archive:
         rows: Sequence[tuple[int, str, Micros]],
         position: StreamPosition | None,
     ) -> int:
-        """Remove the present ones among *rows*; another row may bear a sequence by now.
+        """Remove those of *rows* that still exist; another row may have their sequence by now.
 
-        Compared here: databases differ in how they look up rows by many pairs.
+        Compare in Python: databases differ in how they look up rows by many pairs.
         """
         history = self._store.tables.history
         wanted = select(*(history.c[name] for name in ROW)).where(self._among(rows))
@@ -220,12 +220,12 @@ class _Archive:
 
     def _among(self, rows: Iterable[tuple[int, str, Micros]]) -> ColumnElement[bool]:
         sequence, numbers = self._store.tables.history.c.sequence, [row[0] for row in rows]
-        if self._store.is_postgresql:  # as one value: a statement of thousands takes long to write
+        if self._store.is_postgresql:  # one array: a statement with thousands of values is slow
             return sequence == any_(literal(numbers, ARRAY(BigInteger)))
         return sequence.in_(numbers)
 
     def _low_water(self, connection: Connection) -> StreamPosition | None:
-        # What this table is proved to have, a stream into it does not miss.
+        # A stream into this table does not miss events that the table is proved to have.
         return self._streams.low_water(connection, but=self._table.place)
 
     def _held(self, rows: int) -> str:
@@ -243,10 +243,10 @@ class _Archive:
         return f"{rows} old events stay in the store, since {behind}; the next run removes them"
 
     def _written_before(self, connection: Connection) -> int:
-        """Return how many old events of the store are behind the mark of the table.
+        """Return how many old events of the store precede the table's mark: the table lost them.
 
-        Called once all that the table has were removed. Without transactions no mark tells; there a
-        writer adds what the table lacks.
+        Called after the events that the table has were removed. Without transactions there is no
+        such mark, and a writer adds the events that the table lacks.
         """
         xid = self._table.marks(self._name).get("xid")
         if xid is None:
@@ -256,7 +256,7 @@ class _Archive:
         return int(connection.execute(old.where(*between(0, xid))).scalar_one())
 
     def _compact(self) -> int:
-        """Put small files of past days together; a writer that commits meanwhile goes first."""
+        """Merge small files of past days, unless another writer commits meanwhile."""
         replaced = 0
         for table in self._tables:
             with suppress(CommitConflict):

@@ -1,6 +1,6 @@
 """``compact``: merge small files of a history table while others read and write it.
 
-The table's own log is the ledger: a run that dies has committed the compaction, or nothing.
+The table's own log is the ledger: a run that dies has committed the whole compaction or nothing.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ class CompactReport:
     """The number of data files *before* and *after*.
 
     *scattered* files of past days shared a partition with other files; *compacted* of them were
-    put together. A writer that commits meanwhile adds to *after*.
+    merged. *after* includes files that another writer commits meanwhile.
     """
 
     place: str
@@ -31,21 +31,21 @@ class CompactReport:
     after: int
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         return asdict(self)
 
 
 def compact(options: CompactOptions, *, clock: Clock, progress: Progress = silent) -> CompactReport:
     """Merge the files in each partition of past days; with *dry_run*, only count them.
 
-    Readers of older versions keep their files for a week. Raises CommitConflict if other writers
-    commit again and again meanwhile: nothing was changed then.
+    Files of older versions stay for their readers for a week. Raises CommitConflict, with nothing
+    changed, if other writers commit again and again meanwhile.
     """
     table = present_table(options.lake, written=columns_at(options.lake))
     today = from_micros(clock.now()).date()
     paths = table.files().paths
     before, many = len(paths), sum(map(len, scattered(table.place, paths, today).values()))
-    progress(f"{before} files, {many} of them to be put together")
+    progress(f"{before} files, {many} of them to be merged")
     done = 0 if options.dry_run else tried(table, lambda: table.compact(today))
     table.refresh()
     return CompactReport(

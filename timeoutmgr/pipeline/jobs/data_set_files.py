@@ -22,8 +22,8 @@ from timeoutmgr.pipeline.transforms.requests import BY_THEIR_NAMES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Half of a surrogate pair without its other half, as JSON escapes it. An even number of backslashes
-# before it escapes nothing but themselves.
+# Half of a surrogate pair alone, as a JSON escape. An even number of backslashes before it escapes
+# only the backslashes.
 _LONE: Final = (
     r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F])"
@@ -34,7 +34,7 @@ _SHOWN: Final = 120
 def require_texts(spark: "SparkSession", paths: Sequence[str], *, is_json: bool) -> None:
     """Raise ConfigurationError if a line of *paths* holds bytes, or escapes, that are not text.
 
-    Read as a row, such a sign would become a question mark in the message without a warning.
+    In a row, Spark would silently replace such a character in the message by a question mark.
     """
     lines = spark.read.text([*paths])
     is_bad = ~f.is_valid_utf8("value")
@@ -64,16 +64,16 @@ _REMEDY: Final = (
 def rows_of_parquet(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
     """Return the rows of *paths*; nanoseconds are timestamps, rounded up, and UUIDs texts.
 
-    Spark has no type for columns of nanoseconds and UUIDs, and reads nothing of a file that has
-    them unless it knows the types to read instead. Only then are the types looked up in the files.
+    Spark has no type for columns of nanoseconds and UUIDs, and cannot read a file that has them
+    unless it is told other types. Only for such files, look up the types in the files.
 
-    Raises AnalysisException as Spark does, and ConfigurationError.
+    Raises ConfigurationError, and Spark's AnalysisException.
     """
     from pyspark.errors import AnalysisException
 
     try:
-        # By itself Spark takes the columns of a single file for all, and neither reads nor refuses
-        # the further columns of another file.
+        # By default Spark takes the columns of one file for all files, and silently ignores
+        # further columns of other files.
         rows = spark.read.option("mergeSchema", True).parquet(*paths)
         rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
     except AnalysisException as error:
@@ -106,7 +106,7 @@ def _columns_of(uri: str) -> pa.Schema:
     with files.open_input_file(path) as file:
         parquet = pq.ParquetFile(file)
         leaves = parquet.schema
-        # A column that is nested has the path of its leaf for a name.
+        # The name of a nested column is the path of its leaf.
         uuids = {
             leaves.column(at).path
             for at in range(len(leaves))
@@ -136,7 +136,7 @@ def _meant(column: "Column", kind: pa.DataType) -> "Column":
         return f.when(column.isNotNull(), f.concat_ws("-", *parts))
     if not _is_nanos(kind):
         return column
-    # Without a zone it is refused as such.
+    # Without a zone the column stays so, and is refused later.
     return of_nanos(column) if kind.tz else of_nanos(column).cast("timestamp_ntz")
 
 
@@ -149,7 +149,7 @@ _AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
     "headers": (t.StructType,),
     "body": (t.StructType, t.ArrayType),
 }
-"""Columns of JSON whose nested values stay the text that the file has."""
+"""Columns of JSON whose nested values are kept as the text in the file."""
 PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 """Endings of files that Spark unpacks itself."""
 
@@ -164,18 +164,19 @@ def rows_of(
 ) -> "DataFrame":
     """Return the rows of *paths*, files or folders of the format *kind*.
 
-    With *multi_line* a value of CSV may hold line ends, and a file of JSON one array or object;
-    such a file is read by one task. A body that is an object or array of JSON is its text there,
-    sign by sign; *columns* says how the body, and the headers, are called there.
+    With *multi_line* a CSV value may contain line ends, and a JSON file is one array or object; one
+    task reads such a file. A body that is a JSON object or array keeps its exact text from the
+    file; *columns* has the names of the columns of body and headers in the files.
     """
     reader = spark.read.format(kind)
     if kind == "csv":
-        # Lines are no rejects: of a value that was cut off at a line end, the first half looks
-        # like a good row. And without the check, columns in another order than in the first file
-        # would be taken for its columns.
+        # A bad line fails the job instead of becoming a reject: the first half of a value that is
+        # cut off at a line end looks like a good row. Without this check, Spark would also mix up
+        # the columns of a file that has them in another order than the first file.
         reader = reader.option("header", True).option("mode", "FAILFAST").option("escape", '"')
         reader = reader.option("enforceSchema", False)
-        # Without all columns Spark counts none: a comma in a body would shift what follows it.
+        # If Spark reads only some columns, it does not count the values of a line: a comma in a
+        # body would shift the next values.
         reader = reader.option("columnPruning", False)
     if kind in ("csv", "json"):
         reader = reader.option("multiLine", multi_line)
@@ -200,7 +201,7 @@ def rows_of(
 
 
 def table_of(spark: "SparkSession", given: str) -> "DataFrame":
-    """Return the rows of the catalog's table that *given*, ``table:NAME``, names."""
+    """Return the rows of the table in Spark's catalog that *given*, ``table:NAME``, names."""
     remedy = "; give its name as Spark SQL has it, and what its catalog needs by --conf"
     with analysed(given, "a table", remedy):
         rows = spark.table(given.removeprefix(TABLE))
@@ -210,7 +211,7 @@ def table_of(spark: "SparkSession", given: str) -> "DataFrame":
 
 @contextmanager
 def analysed(what: str, kind: str, remedy: str = "") -> Iterator[None]:
-    """Raise ConfigurationError where Spark cannot plan to read *what* as *kind*."""
+    """Raise ConfigurationError if Spark cannot plan to read *what* as *kind*."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -222,9 +223,8 @@ def analysed(what: str, kind: str, remedy: str = "") -> Iterator[None]:
 
 
 def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructType:
-    # Spark would make a single type of all objects, in which a number can become a text, 1 becomes
-    # 1.0, and a member without a value is left out. In a column of texts Spark leaves nested values
-    # as they stand in the file.
+    # Spark would infer a single type for all objects: a number can become a text, 1 becomes 1.0,
+    # and null members vanish. In a column of texts Spark keeps nested values as in the file.
     nested = {columns.get(name, name).lower(): kinds for name, kinds in _AS_WRITTEN.items()}
     fields = [
         t.StructField(one.name, t.StringType())
@@ -234,7 +234,7 @@ def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructTyp
     ]
     body = columns.get("body", "body")
     if body.lower() not in {one.name.lower() for one in fields}:
-        # Of objects that are all without members it makes no column.
+        # Spark infers no column if all objects are empty.
         fields.append(t.StructField(body, t.StringType()))
     return t.StructType(fields)
 
@@ -242,8 +242,8 @@ def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructTyp
 def _require_unpacked(files: Sequence[str]) -> None:
     packed = next((name for name in files if name.endswith(PACKED)), None)
     if packed is not None:
-        # Spark cannot go back in such a file, and would write nested values anew: 1e2 as 100.0, and
-        # only the first seventeen of many digits.
+        # Spark cannot go back in a compressed file, and would write nested values anew: 1e2 as
+        # 100.0, and only the first seventeen of many digits.
         raise ConfigurationError(
             f"{packed} is compressed, and of such a file with multi_line (--multi-line) nested "
             "bodies would not stay as they are written; unpack it, or write an object a line"
@@ -251,9 +251,9 @@ def _require_unpacked(files: Sequence[str]) -> None:
 
 
 def which_files(spark: "SparkSession", paths: Sequence[str]) -> dict[str, Any]:
-    """Return which files *paths* are, for JSON: a digest of their names, lengths and times.
+    """Return the identity of the files *paths*, for JSON: a digest of names, lengths and times.
 
-    They are only listed, not read.
+    The files are only listed, not read.
     """
     files = spark.read.format("binaryFile").load([*paths])
     rows = files.select("path", "length", f.unix_micros("modificationTime")).collect()
@@ -267,12 +267,12 @@ def which_files(spark: "SparkSession", paths: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def broken_files_named(kind: str) -> Iterator[None]:
-    """Raise ConfigurationError where Spark cannot read a file of the format *kind*."""
+    """Raise ConfigurationError if Spark cannot read a file of the format *kind*."""
     try:
         yield
     except TimeoutManagerError:
         raise
-    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+    except Exception as error:  # pyspark has separate error trees for local and Connect
         sentence = _sentence(conditions_of(error), kind)
         if sentence is None:
             raise
@@ -280,7 +280,7 @@ def broken_files_named(kind: str) -> Iterator[None]:
 
 
 def _sentence(conditions: Sequence[Condition], kind: str) -> str | None:
-    # Each is of a class of conditions, and some say of which kind of this class they are.
+    # A condition's name is a class of conditions, sometimes followed by a subclass.
     known = {one.name.partition(".")[0]: one.parameters for one in conditions}
     unlike = known.get("CANNOT_MERGE_SCHEMAS")
     if unlike is not None:
@@ -307,7 +307,7 @@ def _sentence(conditions: Sequence[Condition], kind: str) -> str | None:
 
 
 def _differing(one: str, other: str) -> str:
-    """Return which columns of two schemas, quoted as Spark's SQL spells them, have two types."""
+    """Return the columns whose types differ between two schemas in Spark's SQL notation."""
     kinds, others = _kinds_in(one), _kinds_in(other)
     return ", ".join(
         f"column {name!r} is {kind} in one and {others[name]} in another"

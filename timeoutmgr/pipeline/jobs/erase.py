@@ -1,7 +1,7 @@
 """``erase``: erase a person's timeouts from a store and a lake, with a certificate.
 
-The ledger has the ids that a run has found until it ends: the run after a run that died erases
-them in every place, though the rows by which they were found are no longer there.
+Until a run ends, the ledger keeps the ids that it found. If the run dies, the next run erases them
+in every place, even if the rows by which they were found no longer exist.
 """
 
 import json
@@ -37,7 +37,7 @@ from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSele
 KIND: Final = "erase"
 _KEYS: Final = "keys"
 _IN_LAKE: Final = (("lake history", WRITTEN, ERASED), ("lake pending", PENDING_WRITTEN, None))
-"""Per table of a lake: its name in the certificate, its columns, and the event that stays."""
+"""For each table of a lake: its name in the certificate, its columns, the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
     "history tables that --lake does not name, and the pending messages beside them",
@@ -70,11 +70,11 @@ _SNAPSHOTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Result of an erasure, by digests only: *ids* and *selection* are SHA-256 in hex.
+    """Result of an erasure, with digests only: *ids* and *selection* are SHA-256 in hex.
 
     *removed* counts rows by table, *left* timeouts and copies that were found again at the end.
-    What *interrupted_runs* of the same selection had removed is not counted again, except by runs
-    whose certificates alone were not delivered.
+    Rows that *interrupted_runs* of the same selection removed are not included, unless only the
+    delivery of their certificates failed.
     """
 
     run_id: str
@@ -94,7 +94,7 @@ class Certificate:
         return bool(self.timeouts) or any(self.removed.values())
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the certificate for JSON."""
         return asdict(self) | {"at": from_micros(self.at).isoformat()}
 
 
@@ -103,11 +103,11 @@ class Copies(Protocol):
 
     @property
     def databases(self) -> Sequence[Database]:
-        """The databases in which the copies may be."""
+        """The databases that may contain copies."""
         ...
 
     def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
-        """Count them by place, also those of the timeouts *keys*; *delete* them if asked to."""
+        """Count the copies by place, including copies of *keys*; with *delete*, delete them."""
         ...
 
 
@@ -121,12 +121,12 @@ def erase(
 ) -> Certificate:
     """Remove the timeouts that *options* select; with *dry_run* only count them.
 
-    Then their *copies*, except with *dry_run*: a timeout that failed meanwhile has become a copy.
-    Until *deliver* has returned the run is not complete: the run after it delivers the same.
+    Then remove *copies*, except with *dry_run*: a timeout that failed meanwhile is now a copy. The
+    run is complete once *deliver* has returned; otherwise the next run delivers the certificate.
 
-    Raises RunConflict while another process erases in the same store or archives it, or streams
-    it and has not committed yet, and CommitConflict while others go on to commit to the lake: run
-    it again.
+    Raises RunConflict while another process erases in the same store, archives it, or streams it
+    without a commit so far, and CommitConflict while other writers keep committing to the lake:
+    run the job again.
     """
     store = open_store(options.store)
     store.require_tables()
@@ -137,7 +137,7 @@ def erase(
         deliver(certificate)
         return certificate
     name = identity(store)
-    # Archive would go on to write rows into the lake that it has read before.
+    # Exclude archive: it would still write rows into the lake that it read before.
     with (
         exclusive_lock(store, f"erase {name}"),
         exclusive_lock(store, f"archive {name}"),
@@ -187,17 +187,17 @@ class _Erase:
         self._name = _own_name_in(self._tables, options.of_store, identity(store))
 
     def no_first_commit(self) -> AbstractContextManager[None]:
-        """Prevent a stream's first commit to the lake, which our commits could not overtake."""
+        """Prevent a stream's first commit to the lake, with which our commits do not conflict."""
         history = next(iter(self._tables), None)
         if history is None or history.marks(self._name):
             return nullcontext()
         return writer_lock(self._store, history.place)
 
     def run(self, keys: set[Key]) -> Certificate:
-        """Erase *keys* in the store, then their copies, then in the lake; then check again.
+        """Erase *keys* in the store, then their copies, then in the lake; then search again.
 
-        A stream goes on meanwhile: what it reads after the first step has nothing of them, and what
-        it has read before, it does not commit any more.
+        A stream may go on meanwhile: after the first step it reads none of these rows, and rows
+        that it read before, it cannot commit any more (``_overtake``).
         """
         copies = self._copies
         self._progress("erasing in the store")
@@ -209,9 +209,9 @@ class _Erase:
         return self.certificate(keys, removed, left=left)
 
     def find(self, known: Iterable[Key] = ()) -> set[Key]:
-        """Return the person's timeouts in the store, and in the lake for this store.
+        """Return the person's timeouts in the store, and this store's in the lake.
 
-        And the delayed retries of the timeouts *known*.
+        Include the delayed retries of the timeouts *known*.
         """
         self._progress("looking for timeouts")
         rows = chain(self._erasure.rows(self._subject), *map(self._in_table, self._tables))
@@ -249,12 +249,12 @@ class _Erase:
                 self._overtake(table, columns)
                 doomed = Doomed("id", tuple(sorted(ids)), store=self._name, kept=kept)
                 removed[name] = _removed(table, doomed)
-            # Also after a run that died in between: its files are there yet.
+            # Do this always: a run that died in between has left its files.
             tried(table, table.forget_versions)
         return removed
 
     def _overtake(self, table: HistoryTable, columns: pa.Schema) -> None:
-        """Commit nothing: who has read rows of the person conflicts with it, and reads again."""
+        """Make an empty commit: a writer that has read the person's rows must then read again."""
 
         def commit() -> None:
             batch = table.marks(self._name).get("batch")
@@ -277,9 +277,9 @@ class _Erase:
 
 
 def _own_name_in(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
-    """Return *given*, else *own*. Raise ConfigurationError if *tables* have other names alone.
+    """Return *given*, otherwise *own*; raise ConfigurationError if *tables* have only other names.
 
-    A store moves; its own name may be *given* if the tables lack it.
+    A store can move to another name. If the tables lack its own name, that may be *given*.
     """
     if given is not None:
         return given if given == own or not tables else require_store(given, *tables)
@@ -293,14 +293,14 @@ def _own_name_in(tables: Sequence[HistoryTable], given: str | None, own: str) ->
 
 
 def _interrupted(ledger: JobLedger, digest: str) -> dict[str, Mapping[str, Any]]:
-    """Return the reports of runs of the same selection that did not end, with their timeouts."""
+    """Return the reports, with timeouts, of interrupted runs with the same selection."""
     dead = ledger.runs(KIND, JobRunState.ABORTED)
     noted = {run.run_id: run.report or {} for run in dead if run.parameters["selection"] == digest}
     return {run_id: one for run_id, one in noted.items() if one.get(_KEYS)}
 
 
 def _including(certificate: Certificate, interrupted: Collection[Mapping[str, Any]]) -> Certificate:
-    """Return *certificate* with the counts of *interrupted* runs that had to deliver theirs."""
+    """Return *certificate* plus the counts of *interrupted* runs that could not deliver theirs."""
     removed = Counter(certificate.removed)
     for one in interrupted:
         removed.update(one.get("removed", {}))
@@ -308,7 +308,7 @@ def _including(certificate: Certificate, interrupted: Collection[Mapping[str, An
 
 
 def _removed(table: HistoryTable, doomed: Doomed) -> int:
-    """Remove *doomed* rows from *table*; return how many."""
+    """Remove *doomed* rows from *table*; return their number."""
     table.refresh()
     rows = table.files().matching(["id"], doomed.expression())
     count = sum(int(batch.num_rows) for batch in rows)

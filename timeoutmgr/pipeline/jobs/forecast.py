@@ -1,4 +1,4 @@
-"""``forecast``: due messages over time, counted in the stores, with peaks and the needed rate."""
+"""``forecast``: due messages over time, as the stores count them, with peaks and needed rate."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _MOST_BARS: Final = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastReport:
-    """The load after *at*; *buckets* has it by time, endpoint and destination."""
+    """The load after *at*; *buckets* divides it by time, endpoint and destination."""
 
     at: Micros
     options: ForecastOptions
@@ -42,14 +42,14 @@ class ForecastReport:
     buckets: Sequence[Bucket]
 
     def lines(self) -> Iterator[Sequence[object]]:
-        """Yield the buckets in the order of time as lines of a table, with the header first."""
+        """Yield the lines of a table: the header, then the buckets in order of time."""
         yield ["begin", "endpoint", "destination", "messages", "bytes"]
         for one in sorted(self.buckets, key=lambda one: (one.begin, one.endpoint, one.destination)):
             begin = from_micros(one.begin).isoformat()
             yield [begin, one.endpoint, one.destination, one.messages, one.bytes]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         return {
             "at": from_micros(self.at).isoformat(),
             "horizon_seconds": self.options.ahead.total_seconds(),
@@ -75,7 +75,7 @@ class ForecastReport:
 def forecast(
     options: ForecastOptions, *, clock: Clock, progress: Progress = silent
 ) -> ForecastReport:
-    """Return the load ahead; it needs no Spark, since the stores count."""
+    """Return the load ahead; needs no Spark, since the stores count."""
     found: list[Bucket] = []
     at = 0
     for store in each_store(options.stores):
@@ -89,7 +89,7 @@ def forecast(
 
 
 def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> ForecastReport:
-    """Return the load after *at*, as counted in *found*."""
+    """Return the report on the load after *at* that *found* counts."""
     width = duration_micros(options.bucket)
     now = at - at % width
     ahead = [one if one.begin >= now else replace(one, begin=now) for one in found]
@@ -119,7 +119,7 @@ def _drained(drained: BacklogForecast) -> dict[str, Any]:
 
 
 def forecast_page(report: ForecastReport) -> str:
-    """Return the load ahead as a page."""
+    """Return the load ahead as an HTML page."""
     options = report.options
     totals = coarser(report.totals, options.bucket, _MOST_BARS)
     width = _width(list(totals)) or options.bucket

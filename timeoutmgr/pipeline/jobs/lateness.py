@@ -27,9 +27,9 @@ def group_lateness(
 ) -> "DataFrame":
     """Return quantiles of the lateness in *history* by group, in microseconds.
 
-    Exact, interpolated between neighbours as usual, or, in less memory, each the lateness of a
-    message whose rank is off by at most one in ten thousand. *late* counts messages that took
-    longer than *slo*; an early message would make *least* negative.
+    Quantiles are exact (interpolated between neighbours) or, in less memory, approximate: each is
+    the lateness of a message whose rank is off by at most one in ten thousand. *late* counts
+    messages later than *slo*; an early message would make *least* negative.
     """
     sent = history.where(f.col("event") == "dispatched").select(
         "endpoint",
@@ -63,10 +63,10 @@ _COLUMNS: Final = ("sequence", "event", "at", "due", "endpoint", "destination")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatenessReport:
-    """How many *messages* of how many groups, and how many of these break the promise.
+    """Numbers of *messages*, of groups, and of *broken* groups, which break the promise.
 
-    *groups* are the worst groups in order; *histogram* counts by powers of two microseconds.
-    *frame* has all groups, in microseconds, for as long as its session lasts.
+    *groups* are the worst groups in order; *histogram* counts messages by powers of two
+    microseconds. *frame* has all groups, in microseconds, as long as its session lasts.
     """
 
     options: LatenessOptions
@@ -79,12 +79,12 @@ class LatenessReport:
 
     @property
     def breaches(self) -> list[dict[str, Any]]:
-        """The named groups whose quantile exceeds the promise."""
+        """The reported groups whose quantile exceeds the promise."""
         most = duration_micros(self.options.slo)
         return [group for group in self.groups if group[self.options.quantile] > most]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON; times are in seconds."""
+        """Return the report for JSON; times are in seconds."""
         return {
             "slo": f"{self.options.quantile} <= {self.options.slo.total_seconds():g} s",
             "messages": self.messages,
@@ -99,7 +99,7 @@ class LatenessReport:
 def lateness(
     spark: "SparkSession", options: LatenessOptions, *, clock: Clock, progress: Progress = silent
 ) -> LatenessReport:
-    """Return how late messages were dispatched; change nothing."""
+    """Return a report on how late messages were dispatched; change nothing."""
     with ExitStack() as stack, worker_errors():
         progress("reading history")
         looked = moments(
@@ -152,7 +152,7 @@ def _shown(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def lateness_page(report: LatenessReport) -> str:
-    """Return the lateness of dispatched messages as a page."""
+    """Return the lateness of dispatched messages as an HTML page."""
     options = report.options
     promise = f"{options.quantile} at most {shown_span(options.slo)}"
     verdict = (
@@ -184,7 +184,7 @@ def _cell(name: str, value: object) -> object:
 
 
 def histogram_bars(powers: Mapping[int, int], slo: timedelta) -> list[Bar]:
-    """Return the lateness by powers of two microseconds, as bars, hot over *slo*."""
+    """Return a bar for each power of two microseconds; bars later than *slo* are hot."""
     if not powers:
         return []
     found = []

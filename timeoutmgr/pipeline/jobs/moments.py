@@ -1,4 +1,4 @@
-"""Consistent moments of stores and of their history table, with every event once."""
+"""Consistent moments of stores and their history table, in which each event is read once."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Moment:
     """One moment of a store: *fresh* events come from it, *kept* events from the history table.
 
-    Without *is_split* an event may be both, and the table's counts.
+    Without *is_split* an event may be in both; then the table's event counts.
     """
 
     snapshot: Snapshot
@@ -37,7 +37,7 @@ class Moment:
 class Moments:
     """Moments of *stores*, and the *table*; without stores, all events of the table.
 
-    Of both only the rows that *which* wants.
+    Reads return only the rows that *which* selects.
     """
 
     stores: tuple[Moment, ...]
@@ -78,7 +78,7 @@ class Moments:
 
 
 def micros_of(at: datetime | None) -> Micros | None:
-    """Return *at*, an option of a job, as rows have it."""
+    """Return *at*, an option of a job, in microseconds."""
     return None if at is None else to_micros(at)
 
 
@@ -97,8 +97,8 @@ def moments(
     See :func:`~timeoutmgr.pipeline.snapshots.snapshot` for *views*, *columns* and *which*.
     """
     with ExitStack() as stack:
-        # Archive writes an event into the table, and removes it from the store after that. So the
-        # table is opened after the snapshots: it has every event that a snapshot lacks.
+        # Archive first writes an event into the table, then removes it from the store. So open
+        # the table after the snapshots: it then has every event that a snapshot lacks.
         held = [
             stack.enter_context(
                 snapshot(store, views=views, columns=columns, which=which, clock=clock)

@@ -16,7 +16,7 @@ _OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+)(\.crc)?")
 
 
 def require_own(folder: Path, what: str) -> None:
-    """Raise ConfigurationError if *folder* contains anything but *what*: it would be removed.
+    """Raise ConfigurationError if *folder* has other files than *what*: the job would delete them.
 
     *what* is ``rejects`` or ``verdicts``.
     """
@@ -47,7 +47,7 @@ def _holds_rejects(path: Path) -> bool:
     with path.open("rb") as file:
         line = file.readline()
     if not line:
-        return True  # a task without rejects
+        return True  # the file of a task without rejects
     try:
         first = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``reconcile``: a verdict on every message, from stores, archive and senders."""
+"""``reconcile``: a verdict on every message, by evidence from stores, archive and senders."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -61,9 +61,9 @@ _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED
 class ReconcileReport:
     """Number of messages by verdict, and examples of bad verdicts.
 
-    *is_decidable* says whether every message that was accepted is known, and none is undecided:
-    without that, a message may have vanished before it was stored, and is not missed. *frame* has
-    all verdicts, if ``out`` or ``keep`` asked for them.
+    *is_decidable* says whether every accepted message is known, and none is undecided; otherwise
+    the job cannot notice a message that vanished before it was stored. *frame* has all verdicts, if
+    ``out`` or ``keep`` asked for them.
     """
 
     at: Micros
@@ -88,11 +88,11 @@ class ReconcileReport:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a message has a verdict that no message may have."""
+        """Whether any message has a verdict that no message may have (``BROKEN``)."""
         return any(self.counts.get(verdict) for verdict in BROKEN)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         return {
             "at": from_micros(self.at).isoformat(),
             "messages": self.messages,
@@ -119,7 +119,7 @@ def reconcile(
 def moments_of(
     options: ReconcileOptions, *, clock: Clock, more: Sequence[str] = ()
 ) -> AbstractContextManager[Moments]:
-    """Hold the moments to judge, with *more* columns of the history."""
+    """Hold the moments that the job judges, with *more* columns of the history."""
     columns = _columns(options)
     return moments(
         options.stores,
@@ -132,7 +132,7 @@ def moments_of(
 
 
 def others_of(spark: "SparkSession", options: ReconcileOptions, held: Moments) -> list["DataFrame"]:
-    """Return the evidence of the senders, and of the stores apart from their history."""
+    """Return the evidence of the senders, and of the stores except their history."""
     columns, found = _columns(options), list["DataFrame"]()
     for one in held.stores:
         for view, evidence in (("pending", of_pending), ("keys", of_keys)):
@@ -148,7 +148,7 @@ def judged(
     evidence: Sequence["DataFrame"],
     progress: Progress,
 ) -> ReconcileReport:
-    """Return the verdicts on *evidence*, which is read again to name examples."""
+    """Return the report on *evidence*, which is read a second time to name examples."""
     at = min(one.snapshot.now for one in held.stores)
     progress("judging")
     with _sampled(spark, options, evidence, _bounds(options, at)) as found:
@@ -168,7 +168,7 @@ def judged(
 
 
 def _columns(options: ReconcileOptions) -> Mapping[str, tuple[str, ...]]:
-    """Return the columns that are read of each view; places only where verdicts show them."""
+    """Return the columns to read from each view; places only if verdicts show or need them."""
     if options.out is None and not options.keep and options.destination is None:
         return _COLUMNS
     more = {"keys": ("endpoint",)}
@@ -177,7 +177,7 @@ def _columns(options: ReconcileOptions) -> Mapping[str, tuple[str, ...]]:
 
 def _window(options: ReconcileOptions) -> Selection:
     since = micros_of(options.since)
-    # The clocks of hosts differ: a message that was stored after its own end has only a key.
+    # Clocks of hosts differ: if a message seems to be stored after its end, it has only a key.
     closed = None if since is None else since - duration_micros(_APART)
     return Selection(endpoint=options.endpoint, at_from=since, open_since=closed)
 
@@ -194,9 +194,9 @@ def _bounds(options: ReconcileOptions, at: Micros) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSample:
-    """Verdicts with prints instead of ids, and a function for the verdicts on some prints.
+    """Verdicts with prints (hashes) instead of ids, and a function that returns some with ids.
 
-    *frame* has the verdicts with ids, if they are kept.
+    *frame* has the verdicts with ids, if the options keep them.
     """
 
     printed: "DataFrame"
@@ -211,10 +211,10 @@ def _sampled(
     evidence: Sequence["DataFrame"],
     bounds: Bounds,
 ) -> Iterator[VerdictSample]:
-    """Judge, and keep the verdicts for as long as *options* say, or judge each time anew.
+    """Judge, and keep the verdicts as long as *options* say, or judge anew each time.
 
-    Verdicts on a window are kept to the end of the block: the evidence is read once. To keep the
-    verdicts on all of history would take longer than to judge a few ids again.
+    Verdicts on a window are kept until the end of the block: the evidence is read once. Keeping the
+    verdicts on all of history would take longer than judging a few ids again.
     """
     if options.out is not None or options.keep:
         frame = _kept(spark, verdicts(evidence, bounds), options.out)
@@ -237,15 +237,15 @@ def _sampled(
 
 def _kept(spark: "SparkSession", frame: "DataFrame", out: Path | None) -> "DataFrame":
     if out is None:
-        return frame.localCheckpoint()  # the moment that it is of ends with the job
-    # Spark takes what precedes a colon in a relative path for a scheme.
+        return frame.localCheckpoint()  # the moment of the verdicts ends with the job
+    # Spark takes the text before a colon in a relative path for a scheme.
     path = str(out.absolute())
     frame.write.mode("overwrite").parquet(path)
     return spark.read.parquet(path)
 
 
 def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:
-    """Return whether the list or a full history has all that each judged endpoint accepted."""
+    """Return whether the list or a full history has all accepted messages of judged endpoints."""
     if options.accepted is not None and _list_of(spark, options.accepted).isEmpty():
         return False  # its export may have failed
     # Ask every name: each endpoint of a store knows its own settings only.
@@ -255,14 +255,14 @@ def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:
 
 
 def _is_for_all(options: ReconcileOptions) -> bool:
-    """Return whether the list is of the only endpoint that is judged."""
+    """Return whether the list covers the only judged endpoint."""
     return options.endpoint == options.list_of or (
         options.endpoint is None and all(_ends(one) <= {options.list_of} for one in options.stores)
     )
 
 
 def _ends(name: str) -> set[str | None]:
-    """Return the first and the last endpoint of a store, which an index has without a scan."""
+    """Return the first and the last endpoint of a store, which an index finds without a scan."""
     store = open_store(name)
     endpoint = store.tables.keys.c.endpoint
     with store.database.read() as connection:
@@ -296,7 +296,7 @@ def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
 
 
 def _examples(found: VerdictSample, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:
-    """Return up to *most* ids of each verdict that is not well, broken verdicts first."""
+    """Return up to *most* ids of each bad verdict, broken verdicts first."""
     prints: dict[str, set[int]] = {}
     for heap in heaps:
         if heap["verdict"] not in _WELL:

@@ -1,4 +1,4 @@
-"""``report``: load, lateness, verdicts, growth and anomalies of all stores, together."""
+"""``report``: load, lateness, verdicts, growth and anomalies of all stores in one report."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _TWO_WEEKS: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class KeptShare:
-    """The number of dispatched *messages*, and how many of them *kept* the promise."""
+    """Numbers of dispatched *messages*, and of messages that *kept* the promise."""
 
     messages: int
     kept: int
@@ -70,7 +70,7 @@ class StoresReport:
         return dict(sorted(shares.items(), key=lambda one: (one[1].share, one[0])))
 
     def events(self, *by: str, what: str = "events") -> dict[tuple[Any, ...], int]:
-        """Return the number of events, or only of *sent* events, by some columns of days."""
+        """Return the sum of the column *what* of days, such as *sent*, by some columns."""
         sums: dict[tuple[Any, ...], int] = defaultdict(int)
         for row in self.days:
             if row[what]:
@@ -80,7 +80,7 @@ class StoresReport:
     def growth(self) -> dict[str, tuple[float, float | None]]:
         """Return each store's rows of history per day: in the last 7 days, and in the 7 before.
 
-        Of fewer days the mean of those days; None for a week that was not read as a whole.
+        With fewer days, the mean of these days; None for a week that was read only in part.
         """
         today, found, days = self.at.date(), {}, self.options.days
         for store in self.loads:
@@ -94,7 +94,7 @@ class StoresReport:
         return found
 
     def notes(self) -> dict[str, str]:
-        """Return the parts of the report that have too few days, with the reasons."""
+        """Return the parts of the report that lack data for want of days, with the reasons."""
         needed = {
             "growth": ("compares the last week with the week before", _TWO_WEEKS),
             "anomalies": ("compare a day with the same weekday of three weeks before", FEWEST_DAYS),
@@ -167,7 +167,7 @@ def report(
     with ExitStack() as stack, worker_errors():
         held = stack.enter_context(moments_of(judging, clock=clock, more=("destination",)))
         progress("reading history")
-        # On Spark's disks, where two more readers find the rows: a store has one.
+        # Keep the rows on Spark's disks for two more reads: the store is read only once.
         history = _history(spark, held, names).persist(StorageLevel.DISK_ONLY)
         stack.callback(history.unpersist)
         days = daily(history, options.promise).toArrow().to_pylist()
@@ -189,10 +189,10 @@ def _loads(
 
 
 def _history(spark: "SparkSession", held: Moments, names: Mapping[str, str]) -> "DataFrame":
-    """Return the evidence of the events of all stores, each with the label of its store."""
+    """Return the evidence of all stores' events, each with the label of its store."""
 
     def labelled(one: Moment) -> "DataFrame":
-        # Events that may be in both are compared by their sequence.
+        # Events that may be in store and table are compared by their sequence.
         columns = _COLUMNS if one.is_split else ("sequence", *_COLUMNS)
         events = of_history(together([*held.events_of(spark, one, columns)]))
         return events.withColumn("store", f.lit(names[one.snapshot.store.name]))
@@ -201,13 +201,13 @@ def _history(spark: "SparkSession", held: Moments, names: Mapping[str, str]) -> 
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Return the names of stores for people: of a settings file its name, and folders if needed."""
+    """Return readable names of stores: for a settings file its name, with folders if needed."""
     parts = {name: Path(name).with_suffix("").parts if name else ("store",) for name in names}
     return {name: _label(name, parts) for name in names}
 
 
 def _label(name: str, parts: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the shortest end of the path *name* that no other path has, or all of it."""
+    """Return the shortest end of the path *name* that no other path has, or the whole path."""
     for many in range(1, len(parts[name]) + 1):
         end = parts[name][-many:]
         if sum(other[-many:] == end for other in parts.values()) == 1:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _WIDTH: Final = 760
 _SHOWN: Final = 30
 _LOW: Final = 0.9
-"""Share of a kept promise that is drawn as the lowest."""
-_SIZE: Final = 14  # the style of the page has 12, in a font that may be wider than that measured
+"""Share of kept promises at which the colour scale begins; lower shares look the same."""
+_SIZE: Final = 14  # pages use 12, in a font that may be wider than the measured font
 _AXES: Final[dict[str, Any]] = {
     **{"gridColor": "#8883", "domainColor": "#888", "tickColor": "#888"},
     **{"labelFontSize": _SIZE, "labelLimit": 300},
@@ -28,7 +28,7 @@ def require_charts() -> None:
 
 
 def report_page(report: "StoresReport") -> str:
-    """Return *report* as a page; raise PipelineUnavailable without the extra."""
+    """Return *report* as an HTML page; raise PipelineUnavailable without the extra."""
     require_charts()
     sections = (_load, _promise, _verdicts, _growth, _anomalies)
     stores = ", ".join(report.loads)

@@ -1,8 +1,8 @@
 """``restore``: restore history, used ids and pending timeouts from a lake into a store.
 
-First history and the tombstones of used ids, then the pending timeouts whose ids are free: what was
-sent after the snapshot is not stored again. Each step writes what the store lacks, so
-that a run that died leaves nothing to repair, and the next run ends where it would have ended.
+The job first writes history and the tombstones of used ids, then the pending timeouts whose ids are
+free: a message that was sent after the snapshot is not stored again. Each step writes only data
+that the store lacks: a run that died leaves nothing to repair, and the next run completes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,9 +43,9 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreCounts:
-    """Total numbers of events, used ids and pending timeouts, and how many were *new* to the store.
+    """Total numbers of events, used ids and pending timeouts, and how many were new to the store.
 
-    *ended* timeouts of the snapshot were sent or cancelled after its moment, and not restored.
+    *ended* timeouts were sent or cancelled after the moment of the snapshot, and not restored.
     """
 
     run_id: str
@@ -59,14 +59,14 @@ class RestoreCounts:
     ended: int
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the counts for JSON."""
         return asdict(self)
 
 
 def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silent) -> RestoreCounts:
-    """Write into the store all data that it lacks and the lake has.
+    """Write into the store all data of the lake that it lacks.
 
-    Stop the endpoints of the archived store first: what both send, is sent twice. Raises
+    Stop the endpoints of the archived store first, otherwise both stores send the messages. Raises
     RunConflict while another process restores into the same store.
     """
     store = open_store(options.store)
@@ -123,10 +123,10 @@ class _Restore:
         return count, new
 
     def _restored_columns(self) -> pa.Schema:
-        """Return the columns of events; with their transactions where this store counts them.
+        """Return the columns of events, with their transactions if this store's server has them.
 
-        Under new transactions the next ``archive`` would write them into the table again, and a
-        reader of both would see them twice.
+        With new transactions the next ``archive`` would write the events into the table again, and
+        a reader of both would see them twice.
         """
         is_home = self._store.is_postgresql and self.name == identity(self._store)
         if is_home and oldest_transaction(self._store).is_counted_as(self._table.marks(self.name)):
@@ -154,14 +154,14 @@ class _Restore:
         return max((pc.max(batch["sequence"]).as_py() for batch in found), default=1)
 
     def _events(self, columns: pa.Schema) -> Iterator[list[dict[str, Any]]]:
-        """Yield the archived events of the store, by the batch."""
+        """Yield the archived events of the store in batches."""
         where = Where(store=self.name)
         for batch in self._table.files(where).read(columns.names, where):
             for start in range(0, batch.num_rows, self._options.batch):
                 yield plain(batch.slice(start, self._options.batch).cast(columns))
 
     def _held(self) -> dict[Key, Micros]:
-        """Return the timeouts of the snapshot, and the moment it is of."""
+        """Return the timeouts of the snapshot, each with the moment of the snapshot."""
         return {
             (row["endpoint"], row["id"]): row["as_of"]
             for batch in newest_snapshot(self._pending, self.name, _HELD)
@@ -169,7 +169,7 @@ class _Restore:
         }
 
     def _ends(self, held: dict[Key, Micros]) -> list[dict[str, Any]]:
-        """Return the last event of each id that is used up, in the order of ids."""
+        """Return the last event of each used-up id, in the order of ids."""
         names = ("sequence", "id", "event", "at", "due", "endpoint")
         last: dict[Key, dict[str, Any]] = {}
         for rows in self._events(pa.schema([HISTORY.field(name) for name in names])):
@@ -204,10 +204,10 @@ class _Restore:
 
 
 def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
-    """Return whether a timeout of the snapshot of the moment *as_of* is open in spite of its *end*.
+    """Return whether a timeout of the snapshot at *as_of* is open in spite of its *end*.
 
-    A migrated timeout may come back. The clock of an event runs before its commit, so that any
-    other end is believed unless it was long before: then the id was free, and used again.
+    A migrated timeout may come back. Any other end counts, since an event takes its time before its
+    commit, unless it was long before the snapshot: then the id was free, and used again.
     """
     if as_of is None:
         return False
@@ -216,7 +216,7 @@ def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
 
 
 def _archived_store(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
-    """Return *given*, else *own* if the lake has that store, else the only store of the lake."""
+    """Return *given*, or *own* if the lake has that store, or the only store of the lake."""
     if given is not None:
         return require_store(given, *tables)
     found = stores_in(*tables)

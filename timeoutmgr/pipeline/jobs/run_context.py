@@ -1,4 +1,4 @@
-"""Shared by jobs: stores, progress, run ids, and the original errors of workers."""
+"""Helpers that jobs share: stores, progress, run ids, and the original errors of workers."""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,8 +32,8 @@ def new_run_id(job: str) -> str:
 def each_store(names: Iterable[str]) -> list[Store]:
     """Open the stores *names*, each store once under the first of its names.
 
-    Two endpoints may keep theirs in the same tables, which hold the rows of both: read for each
-    name, every message would count twice. Raises StorageUnavailable.
+    Two endpoints may use the same tables. If these were read for each name, every message would
+    count twice. Raises StorageUnavailable.
     """
     found: dict[str, Store] = {}
     for name in names:
@@ -44,17 +44,17 @@ def each_store(names: Iterable[str]) -> list[Store]:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise our errors, which come back from Spark's workers as text, with their own classes."""
+    """Raise errors of Spark's workers, which come back as text, with their original classes."""
     try:
         yield
     except TimeoutManagerError:
         raise
-    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+    except Exception as error:  # pyspark has separate error trees for local and Connect
         full_name, sentence = raised_by_worker(error)
         module, _, name = full_name.rpartition(".")
         kind = _RAISED.get(module, {}).get(name)
         if not (isinstance(kind, type) and issubclass(kind, TimeoutManagerError)):
             raise
-        raised = kind.__new__(kind)  # its attributes stayed in the worker
+        raised = kind.__new__(kind)  # without __init__: the attributes stayed in the worker
         Exception.__init__(raised, sentence)
         raise raised from error

@@ -1,8 +1,8 @@
-"""``schedule``: store a data set, every row once; rejected rows are set aside.
+"""``schedule``: store a data set, every row once; write rejected rows to a folder.
 
-All runs over the same files, with the same options, take one instant for now: the instant of the
-first run that stored anything, which the ledger has. So a later run, also after half a run, finds
-the same rows good, due at the same times, and has only to store the missing rows.
+All runs over the same files, with the same options, use the same instant as now: the instant of the
+first run that stored anything, which the ledger keeps. So a later run, even after an incomplete
+run, accepts the same rows with the same due times, and only has to store the missing rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,9 +51,9 @@ class ScheduleReport:
     """Counts of the rows of a run.
 
     *as_of* is the instant by which the rows were judged: the instant of the first run of these
-    files and options. *new* rows were stored now, *known* rows before. *curve* are the ten busiest
-    minutes: when, and how many. *curve*, *busiest_second*, *first_due* and *last_due* describe
-    the rows as they are stored: rows of the *smeared_seconds* later than they were given.
+    files and options. *new* rows were stored now, *known* rows before. *curve* has the ten busiest
+    minutes, with their numbers of rows. *curve*, *busiest_second*, *first_due* and *last_due* use
+    the stored due times: rows of the *smeared_seconds* are due later than given.
     """
 
     run_id: str
@@ -73,7 +73,7 @@ class ScheduleReport:
     curve: tuple[tuple[Micros, int], ...]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         found = asdict(self)
         for name in ("as_of", "first_due", "last_due"):
             found[name] = _shown(found[name])
@@ -95,11 +95,11 @@ def schedule(
 ) -> ScheduleReport:
     """Store the rows in *options*, or the rows of *frame*; a repeat stores missing rows.
 
-    A run over a frame is the same run again if it has the same ``run_id``: the rows of a frame
-    cannot be told from others without reading them.
+    A run over a frame repeats an earlier run only if it has the same ``run_id``: two frames cannot
+    be compared without reading them.
 
-    Raises WrongColumns, TooManyRejects, and ConfigurationError for a file that is broken, before
-    anything is stored.
+    Raises WrongColumns, TooManyRejects, and ConfigurationError for a broken file, before any row is
+    stored.
     """
     if frame is None and not options.paths:
         raise ConfigurationError("no row is given; name a file, a folder or a table, or a frame")
@@ -142,7 +142,7 @@ def _judged(
     now: Micros,
     missing_queues: MissingQueues | None,
 ) -> "_Judgement":
-    """Judge *requests*; judge them again if some of their destinations are missing queues."""
+    """Judge *requests*; judge them again if the queues of some destinations are missing."""
     judgement = _judgement(requests, options, options.rules(now))
     unknown = missing_queues(judgement.destinations()) if missing_queues is not None else ()
     if not unknown:
@@ -154,11 +154,11 @@ def _judged(
 def _judgement(
     requests: "DataFrame", options: ScheduleOptions, rules: RequestRules
 ) -> "_Judgement":
-    """Judge the rows of *requests* that are in the window of *options*."""
+    """Judge the rows of *requests* within the window of *options*."""
     if options.destination is not None:
         requests = requests.where(f.col("destination").cast("string") == options.destination)
     rows = judged(requests, rules)
-    # A row without a due time is a reject in each window.
+    # A row without a due time is a reject in every window.
     if options.since is not None:
         rows = rows.where(f.col("due").isNull() | (f.col("due") >= _instant(options.since)))
     if options.until is not None:
@@ -171,7 +171,7 @@ def _instant(at: datetime) -> "Column":
 
 
 def _write_rejects(judgement: "_Judgement", report: ScheduleReport, path: str) -> None:
-    # An empty result is written too: the rejects of an earlier run would pass for this run's.
+    # Write even an empty result: it replaces the rejects of an earlier run.
     rejects = judgement.rejects() if report.rejected else judgement.rejects().limit(0)
     rejects.write.mode("overwrite").json(path)
 
@@ -184,7 +184,7 @@ def _require_few_rejects(report: ScheduleReport, most: float) -> None:
 def _store(
     judgement: "_Judgement", options: ScheduleOptions, report: ScheduleReport, ledger: JobLedger
 ) -> ScheduleReport:
-    """Store the accepted rows and complete the run; return the report with their number."""
+    """Store the accepted rows and complete the run; return the report with the stored rows."""
     run_id = report.run_id
     before = ledger.counted(run_id)
     write_timeouts(
@@ -197,10 +197,10 @@ def _store(
 
 
 def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame", Mapping[str, Any]]:
-    """Return the rows of the paths, and which files they are in."""
+    """Return the rows of the paths, and the identity of their files."""
     if options.paths[0].startswith(TABLE):
         rows = table_of(spark, options.paths[0])
-        # The rows of a table without files are looked up by its name alone.
+        # A table without files is identified only by its name.
         files = [*map(unquote, rows.inputFiles())]  # they are URIs, and Spark opens paths
         return rows, which_files(spark, files) if files else {"table": options.paths[0]}
     rows = rows_of(
@@ -212,7 +212,7 @@ def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame",
 def require_known(store: str, endpoint: str, clock: Clock) -> None:
     """Raise ConfigurationError if nothing in the store *store* refers to *endpoint*.
 
-    Under a name that no endpoint has, rows would stay for ever: each looks for its own only.
+    Rows of an endpoint that does not exist would stay forever: an endpoint reads only its own rows.
     """
     opened = open_store(store)
     opened.require_tables()
@@ -221,7 +221,7 @@ def require_known(store: str, endpoint: str, clock: Clock) -> None:
         stored = connection.execute(
             select(keys.c.id).where(keys.c.endpoint == endpoint).limit(1)
         ).first()
-    # An endpoint that has stored nothing yet has a heartbeat while it runs.
+    # A running endpoint that has stored nothing yet has a heartbeat.
     if stored is None and not opened.persistence.timeouts(endpoint, clock).processes():
         raise ConfigurationError(
             f"the store knows no endpoint {endpoint!r}: none of that name runs, or has stored "
@@ -234,11 +234,11 @@ def require_known(store: str, endpoint: str, clock: Clock) -> None:
 def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity of a run: all options that shape the timeouts of the rows in *files*.
 
-    Not the options that decide whether rows are stored, as ``max_reject_ratio`` does. The files
-    count and not their names alone: in another file under the same name, a delay begins anew.
+    Options that only decide whether rows are stored, such as ``max_reject_ratio``, do not belong to
+    it. The identity of the files does: in a new file with an old name, delays begin anew.
     """
     jitter = options.jitter
-    # A run of before there were names for columns, and windows, is the same run.
+    # Omit unused newer options, so that runs of older versions keep their identity.
     named = {"columns": dict(options.columns)} if options.columns else {}
     window = {
         "since": micros_of(options.since),
@@ -261,7 +261,7 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
 
 
 class _Judgement:
-    """A judgement on all rows: narrow facts of each, kept until they are forgotten."""
+    """A judgement on all rows: a few columns of each row, cached until ``forget``."""
 
     def __init__(self, rows: "DataFrame") -> None:
         self._judged = rows
@@ -285,12 +285,12 @@ class _Judgement:
         self._twice.unpersist()
 
     def destinations(self) -> list[str]:
-        """Return the destinations of the rows that are still good."""
+        """Return the destinations of the rows without reasons for a rejection."""
         good = self.facts.where(f.size("reasons") == 0)
         return [row[0] for row in good.select("destination").distinct().collect()]
 
     def totals(self) -> tuple[int, int]:
-        """Return how many rows there are, and how many are good."""
+        """Return the number of rows, and the number of good rows."""
         found = self.facts.agg(f.count("*"), f.count_if(f.size("reasons") == 0)).first()
         assert found is not None, "an aggregate of everything is one row"
         return found[0], found[1]
@@ -304,7 +304,7 @@ class _Judgement:
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def good(self, frame: "DataFrame") -> "DataFrame":
-        """Return the rows of *frame*, which has ids and reasons, that can be scheduled."""
+        """Return the rows of *frame* that can be scheduled; it has ids and reasons."""
         good = frame.where(f.size("reasons") == 0)
         if not self.ambiguous:
             return good
@@ -325,7 +325,7 @@ class _Judgement:
         return self._smeared(self.good(self._judged).select(*TO_STORE.names), options)
 
     def seconds(self, options: ScheduleOptions) -> "DataFrame":
-        """Return how many will be due in each second, and the first and the last second."""
+        """Return the number of due rows per second, with the first and the last due time."""
         due = f.unix_micros("due")
         return (
             self._smeared(self._each_once(), options)
@@ -334,7 +334,7 @@ class _Judgement:
         )
 
     def hot(self, most: int) -> "DataFrame":
-        """Return the seconds in which more than *most* are due, by their given due times."""
+        """Return the seconds in which more than *most* rows are due, by the given due times."""
         seconds = self._each_once().groupBy(_second()).count()
         return seconds.where(f.col("count") > most)
 
@@ -361,7 +361,7 @@ def _report(
     rows, good = judgement.totals()
     accepted = good - judgement.ambiguous
     smears = judgement.hot(options.max_per_second).count() if options.max_per_second else 0
-    # Each minute, and the busiest second in it.
+    # For each minute, the count and the busiest second.
     minutes = (
         judgement.seconds(options)
         .groupBy(f.date_trunc("minute", "second").alias("minute"))

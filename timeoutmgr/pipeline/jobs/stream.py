@@ -1,6 +1,6 @@
 """``stream``: write history into a history table as it happens, each event once.
 
-It needs no Spark, and no checkpoint: the table itself says how far it is.
+The job needs neither Spark nor a checkpoint: the table itself records how far it has read.
 """
 
 import time
@@ -22,9 +22,9 @@ from timeoutmgr.pipeline.options import StreamOptions, history_place
 from timeoutmgr.pipeline.readers.transactions import index_transactions, oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 
-# --- how far each stream has read, in the store's ledger: archive removes nothing beyond ------
-# A stream has one row of ``runs`` for its table, from before it first begins until it is given up,
-# also while no process follows it. The row's report holds the low-water position: every event of a
+# --- positions of streams in the store's ledger: archive removes no event that follows --------
+# A stream has one row of ``runs`` for its table, from before its first read until it is given up,
+# even while no process runs it. The row's report holds the low-water position: every event of a
 # transaction before ``xid`` is in the stream's table.
 
 KIND: Final = "stream"
@@ -65,7 +65,7 @@ class StreamRuns:
         return run_id
 
     def reached(self, run_id: str, xid: int) -> None:
-        """Note that the stream's table has all events of transactions before *xid*."""
+        """Record that the stream's table has all events of transactions before *xid*."""
         self._ledger.note(run_id, {"xid": xid})
 
     def abort(self, to: str) -> bool:
@@ -79,7 +79,7 @@ class StreamRuns:
     def low_water(self, connection: Connection, but: str = "") -> StreamPosition | None:
         """Return the position of the stream that is furthest behind; None if there are no streams.
 
-        The stream into the table *but* does not count.
+        Ignore the stream into the table *but*.
         """
         positions = [
             StreamPosition(to=run.parameters["to"], xid=(run.report or _NOTHING)["xid"])
@@ -96,8 +96,8 @@ def _run_id(to: str) -> str:
 def writer_lock(store: Store, place: str) -> AbstractContextManager[None]:
     """Exclude other processes from writing the history of *store* into the table at *place*.
 
-    Raises RunConflict while another process is. A process that has lost the lock without noticing
-    can still not write an event twice: its commit conflicts with the other process' commit.
+    Raises RunConflict while another process writes. A process that lost the lock unnoticed still
+    cannot write an event twice: its commit conflicts with the other process' commit.
     """
     return exclusive_lock(store, f"history of {identity(store)} into {place}")
 
@@ -108,7 +108,7 @@ _PATIENCE: Final = 30.0
 """Seconds that a transaction must be open before a stream reports it."""
 _REPORT_EVERY: Final = 60.0
 
-# A session of another role shows its transaction, and not when that began.
+# A session of another role shows its transaction, but not when the transaction began.
 _LAG: Final = text(
     "WITH now AS (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS oldest, "
     "pg_snapshot_xmax(pg_current_snapshot()) AS next) "
@@ -124,10 +124,10 @@ _LAG: Final = text(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """The oldest open transaction *xid*, and how many *transactions* from it on cannot be read yet.
+    """The oldest open transaction *xid*, and how many *transactions* it keeps from being read.
 
     Process *pid* has had it open in *database* for *seconds*, or it is *prepared* under that name;
-    None is not known.
+    None means unknown.
     """
 
     xid: int
@@ -182,7 +182,7 @@ class LagReporter:
         self._seen = (0, monotonic())
 
     def poll(self) -> None:
-        """Query and report, if it is time."""
+        """Query and report, if the next query is due."""
         now = self._monotonic()
         if now < self._next_poll:
             return
@@ -200,8 +200,8 @@ class LagReporter:
 class StreamReport:
     """The number of written events and commits, and the backlog.
 
-    *behind* is how many transactions could not be read yet in the end, because the oldest of them
-    was open: *held_by* says which.
+    *behind* is the number of transactions that could not be read yet at the end, because the oldest
+    of them was open; *held_by* describes that transaction.
     """
 
     events: int
@@ -210,15 +210,14 @@ class StreamReport:
     held_by: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         return asdict(self)
 
 
 def give_up(options: StreamOptions) -> bool:
     """Give up the stream, so that archive no longer waits for it; return whether it existed.
 
-    Raises RunConflict while the stream runs, which would go on without the events that archive
-    removes meanwhile.
+    Raises RunConflict while the stream runs: it would go on, and miss events that archive removes.
     """
     store = open_store(options.store)
     store.require_tables()
@@ -237,13 +236,13 @@ def give_up(options: StreamOptions) -> bool:
 def stream(
     options: StreamOptions, *, stop: Event | None = None, progress: Progress = silent
 ) -> StreamReport:
-    """Follow the history until *stop* is set, or once.
+    """Follow the history until *stop* is set; with ``once``, only to its present end.
 
-    A commit that was cut off is written again, and counts once. The ledger of the store keeps how
-    far the stream has read, and archive removes nothing beyond.
+    An interrupted commit is written again, and counts once. The store's ledger records how far the
+    stream has read; archive removes no events beyond.
 
-    Raises RunConflict while another process writes this store's history into the table, and where
-    the table is of another server or a later time.
+    Raises RunConflict while another process writes this store's history into the table, and if the
+    table is of another server or a later time.
     """
     stop = stop or Event()
     store = open_store(options.store)
@@ -289,7 +288,7 @@ def _followed(
             break
         else:
             lags.poll()
-        # A trickle of events would else be a commit, with files of its own, at every moment.
+        # Wait: otherwise each of a few events would be a commit with its own files.
         if not options.once and not writer.has_more:
             stop.wait(options.every.total_seconds())
     return events, batches

@@ -1,7 +1,7 @@
-"""A history table in Delta, by delta-rs: the marks are its application transactions.
+"""A history table in Delta, by delta-rs: the marks are Delta's application transactions.
 
-Two commits that begin at one version and name the same transaction conflict, so that of two
-writers of a store a single writer commits. Commits of other stores, and compactions, do not.
+Two commits that begin at one version and name the same transaction conflict, so only one of two
+writers of a store can commit. Commits of other stores, and compactions, do not conflict.
 """
 
 from collections.abc import Iterator
@@ -44,14 +44,14 @@ _RETENTION: Final = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
-"""Properties that say how long older versions are kept, with Delta's defaults."""
+"""Properties for how long Delta keeps older versions, with Delta's defaults."""
 _AT_ONCE: Final = "interval 0 microseconds"
-"""The same while versions are forgotten; spelt as by nobody else, so that a later run knows it."""
+"""Value while versions are removed; its unusual spelling lets a later run recognize it."""
 _WEEK: Final = 7 * 24
 _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 _NAMED_AT_ONCE: Final = 5_000
-"""Values in a condition; of 25,000 the stack of a thread of delta-rs overflows."""
+"""Maximum values in a condition; with 25,000 the stack of a delta-rs thread overflows."""
 
 
 @raises_unavailable(DeltaError)
@@ -74,7 +74,7 @@ class DeltaHistory:
         return None if self._table is None else self._table.version()
 
     def refresh(self) -> None:
-        """Go to the newest version."""
+        """Switch to the newest version."""
         self._load(None)
 
     def _load(self, version: int | None) -> None:
@@ -95,7 +95,7 @@ class DeltaHistory:
         return {name: value for name, value in found.items() if value is not None}
 
     def files(self, where: Where = ANYTHING) -> DataFiles:
-        """Return the files of the partitions that *where* can be in."""
+        """Return the files of the partitions that can have rows of *where*."""
         if self._table is None:
             return NO_FILES
         if any(marked.num_rows for marked in self._table.deletion_vectors()):
@@ -103,7 +103,7 @@ class DeltaHistory:
         uris = self._table.file_uris(file_pruning_predicate=where.partitions or None)
         root = self._table.table_uri
         before = len(root.removeprefix("file://"))  # the URI of a local file is its path
-        # By delta-rs itself: it reads with the credentials with which it writes, of any cloud.
+        # Read through delta-rs: it uses the same credentials as for writes, for any cloud.
         files = PyFileSystem(DeltaStorageHandler(root))
         paths = tuple(uri[before:] for uri in uris)
         return DataFiles(files, paths, stored_columns(self._written))
@@ -122,7 +122,7 @@ class DeltaHistory:
             )
 
     def remove(self, doomed: Doomed) -> None:
-        """Commit versions without such rows."""
+        """Commit versions without the *doomed* rows."""
         if self._table is None:
             return
         for at in range(0, len(doomed.values), _NAMED_AT_ONCE):
@@ -131,9 +131,9 @@ class DeltaHistory:
                 self._table.delete(_condition(some), writer_properties=_PACKED)
 
     def forget_versions(self) -> None:
-        """Remove files and log of older versions: the log also contains bounds of their columns.
+        """Remove the files and the log of older versions; the log also has bounds of columns.
 
-        After a run that was killed in between, the retention is Delta's default.
+        If a run is killed in between, a later run resets the retention to Delta's default.
         """
         if self._table is not None:
             with self._conflicts():
@@ -152,7 +152,7 @@ class DeltaHistory:
             table.alter.set_table_properties(_RETENTION | kept)
 
     def compact(self, before: date) -> int:
-        """Merge files, and remove files that no version of the last week has."""
+        """Merge files, and remove files that no version of the last week uses."""
         if self._table is None:
             return 0
         wanted = [("event_date", "<", str(before))]
@@ -167,7 +167,7 @@ class DeltaHistory:
             self._table = DeltaTable.create(
                 self._uri, self._written, mode="ignore", partition_by=list(BUCKETED)
             )
-        # Another writer may have created it, and gone on to commit: its version counts then.
+        # If another writer created the table and committed, use that version.
         if self.marks(store):
             raise CommitConflict(f"{self.place} was created by another writer meanwhile")
         return self._table

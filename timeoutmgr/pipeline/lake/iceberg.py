@@ -1,7 +1,7 @@
 """A history table in Iceberg, by pyiceberg: the marks are properties of the table.
 
-Every commit asserts the snapshot that it began with. By itself pyiceberg would then try again on
-top of the other commit, though that can hold the same events: the table's property forbids it.
+Every commit asserts the snapshot from which it began. By default pyiceberg would retry on top of a
+conflicting commit, which can hold the same events: a property of the table forbids the retry.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ _PACKED: Final = {"write.parquet.compression-codec": "zstd", "format-version": "
 
 @raises_unavailable(RESTError, SignError, SQLAlchemyError)
 class IcebergHistory:
-    """The table at ``iceberg:CATALOG.NAMESPACE.TABLE``, of a catalog that pyiceberg knows."""
+    """The table at ``iceberg:CATALOG.NAMESPACE.TABLE``, in a catalog configured for pyiceberg."""
 
     def __init__(
         self, place: str, version: int | None = None, written: pa.Schema = WRITTEN
@@ -77,7 +77,7 @@ class IcebergHistory:
 
     @property
     def version(self) -> int | None:
-        """The id of the snapshot; None if the table lacks it, as after its expiry."""
+        """The id of the snapshot; None if the table lacks it, for example after its expiry."""
         if self._table is None:
             return None
         wanted, table = self._snapshot, self._table
@@ -85,7 +85,7 @@ class IcebergHistory:
         return None if found is None else found.snapshot_id
 
     def refresh(self) -> None:
-        """Go to the newest version."""
+        """Switch to the newest version."""
         try:
             self._table = self._catalog.load_table(self._name)
         except NoSuchTableError:
@@ -107,7 +107,7 @@ class IcebergHistory:
         }
 
     def files(self, where: Where = ANYTHING) -> DataFiles:
-        """Return the files that pyiceberg plans for the partitions of *where*."""
+        """Return the files in the partitions of *where*, as pyiceberg plans them."""
         if self._table is None:
             return NO_FILES
         wanted = " AND ".join(f"{name} {sign} '{value}'" for name, sign, value in where.partitions)
@@ -137,10 +137,10 @@ class IcebergHistory:
                 both.append(batches.read_all())
 
     def remove(self, doomed: Doomed) -> None:
-        """Commit a snapshot without such rows."""
+        """Commit a snapshot without the *doomed* rows."""
         if self._table is None:
             return
-        # Typed as models of pydantic, whose fields have names; their own constructors take places.
+        # Typed as pydantic models with named fields, but their constructors take positions.
         is_in: Any = In
         equal: Any = EqualTo
         differs: Any = NotEqualTo
@@ -156,7 +156,7 @@ class IcebergHistory:
         """No-op: pyiceberg removes no files."""
 
     def compact(self, before: date) -> int:
-        """Rewrite partitions that have several files, with a commit per day."""
+        """Rewrite partitions that have several files, with a commit for each day."""
         table, old = self._table, scattered(self.place, self.files().paths, before)
         if table is None:
             return 0
@@ -179,7 +179,7 @@ class IcebergHistory:
                 for name in BUCKETED:
                     spec.add_identity(name)
         self._table = self._catalog.load_table(self._name)
-        # Another writer may have created it, and gone on to commit: its version counts then.
+        # If another writer created the table and committed, use that version.
         if self.marks(store):
             raise CommitConflict(f"{self.place} was created by another writer meanwhile")
         return self._table
@@ -194,7 +194,7 @@ class IcebergHistory:
 
 def _loaded(name: str) -> Catalog:
     try:
-        # Without its properties pyiceberg would take what the environment was at its import.
+        # Pass the properties: otherwise pyiceberg uses the environment at the time of its import.
         properties: Any = Config().get_catalog_config(name) or {}
         return load_catalog(name, **properties)
     except (ValueError, NotInstalledError) as error:

@@ -1,7 +1,7 @@
 """The table ``pending`` of a lake, beside ``history``: complete pending timeouts at a moment.
 
 Each commit is a snapshot of a store. The mark ``batch`` of the store names its newest snapshot, so
-that a reader sees a whole snapshot, or the whole snapshot before; older snapshots are removed.
+a reader sees either the whole new or the whole previous snapshot; older snapshots are removed.
 """
 
 import re
@@ -37,13 +37,13 @@ _SNAPSHOT: Final = pa.schema(
 PENDING_WRITTEN: Final = pa.schema(
     [*TO_STORE, *_SNAPSHOT, *(WRITTEN.field(name) for name in BUCKETED)]
 )
-"""The columns of a pending timeout: the message, the snapshot's number and the moment it is of."""
+"""The columns of a pending timeout: the message, and the snapshot's number and moment."""
 
 
 def pending_place(history: str) -> str:
     """Return the place of the table ``pending`` beside the history table at *history*.
 
-    Raises ConfigurationError if nothing is beside it: it is ``pending`` itself, or ``/``.
+    Raises ConfigurationError if there is no such place: *history* is ``pending`` itself, or ``/``.
     """
     history = history_place("the history table", history)
     folder, sign, name = history.rpartition("." if history.startswith(ICEBERG) else "/")
@@ -66,9 +66,9 @@ def pending_table(history: str) -> HistoryTable:
 
 
 def lake_tables(history: str) -> tuple[HistoryTable, HistoryTable]:
-    """Return the tables ``history`` and ``pending`` of a lake, of which one may be missing yet.
+    """Return the tables ``history`` and ``pending`` of a lake; one of them may be missing.
 
-    A young store has pending timeouts, and no event that is old enough for the history. Raises
+    A young store has pending timeouts, but no event that is old enough for the history. Raises
     ConfigurationError if both are missing.
     """
     pending = pending_table(history)
@@ -95,9 +95,9 @@ def require_store(name: str, *tables: HistoryTable) -> str:
 def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
     """Commit the pending timeouts of *store* as its newest snapshot; return how many.
 
-    Timeouts that a migration has hidden are left out: they are on their way to another place. On
-    PostgreSQL the marks name the server, for ``require_same``: where the table may have a snapshot
-    of another server, ask before.
+    Leave out timeouts that a migration has hidden: they are on their way to another place. On
+    PostgreSQL the marks name the server for ``require_same``; call that first if the table may have
+    a snapshot of another server.
     """
     name = identity(store)
     return tried(table, lambda: _commit(store, table, name, as_of))
@@ -107,7 +107,7 @@ def _commit(store: Store, table: HistoryTable, name: str, as_of: Micros) -> int:
     number = table.marks(name).get("batch", 0) + 1
     server = oldest_transaction(store)._asdict() if store.is_postgresql else {}
     timeouts = store.tables.timeouts.c
-    # As they are keyed, so that a batch is of few days: each day is a folder of the table.
+    # In key order, so that a batch spans few days: each day is a folder of the table.
     keyed = (timeouts.endpoint, timeouts.due, timeouts.id)
     shown = [timeouts.hidden_by.is_(None)]
     rows = fetch(store, "pending", TO_STORE, Selection(), where=shown, order=keyed)

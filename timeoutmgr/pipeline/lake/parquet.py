@@ -2,12 +2,12 @@
 
 ::
 
-    manifests/000000000012.json   version 12: the files that it adds and takes away, and its marks
+    manifests/000000000012.json   version 12: the files that it adds and removes, and its marks
     manifests/000000000100.state  all files and marks of version 100, where readers begin
     data/event_date=2030-01-31/bucket=3/….parquet
 
-The manifest of a version is linked to its name when it is complete, which one writer can do.
-``compact`` removes what precedes a state of a week ago.
+A complete manifest is linked to the name of its version, in which only one writer can succeed.
+``compact`` removes manifests before the newest state that is a week old.
 """
 
 import json
@@ -51,19 +51,19 @@ _LAYOUT: Final = ds.partitioning(
 )
 _SYNCS_AT_ONCE: Final = 16
 _ANY_NUMBER: Final = 1_000_000
-"""Days and buckets that one batch may have: pending timeouts can be due on any day of decades."""
+"""Maximum partitions of one batch: pending timeouts can be due on any day of decades."""
 _OPEN_AT_ONCE: Final = 800
-"""Files that are written at the same time: a process may often open only 1,024. Further partitions
-have several files, which ``compact`` puts together."""
+"""Files that are written at the same time: a process may often open only 1,024. With more
+partitions, some get several files, which ``compact`` merges."""
 _STATE_EVERY: Final = 100
-"""Versions between two states: a reader reads fewer manifests than that."""
+"""Versions between two states: a reader reads fewer manifests than this number."""
 _KEPT: Final = 7 * 86_400
-"""Seconds for which a file stays that the newest version lacks: readers of older ones need it."""
+"""Seconds for which files of older versions stay for their readers."""
 
 
 @raises_unavailable(pa.ArrowInvalid)
 class ParquetHistory:
-    """The table in *folder*, which every reader and writer sees under that path."""
+    """The table in *folder*; all readers and writers must use the same path."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ParquetHistory:
         self._require_columns()
 
     def _require_columns(self) -> None:
-        """Raise ConfigurationError if a file lacks our columns: a rewrite would drop its own."""
+        """Raise ConfigurationError if a file lacks a column: a rewrite would lose its own."""
         with suppress(FileNotFoundError, pa.ArrowInvalid):  # an erasure removes old files
             for name in islice(self._files, 1):
                 known = pq.read_schema(self._folder / name).names
@@ -99,14 +99,14 @@ class ParquetHistory:
         return None if self._version < 0 else self._version
 
     def refresh(self) -> None:
-        """Read the manifests since the version that is known."""
+        """Read the manifests that follow the known version."""
         if self._version < 0 or (self._version != self._last and self._is_forgotten()):
             self._begin()
         for _manifest in self._newer():
             pass
 
     def _newer(self) -> Iterator[dict[str, Any]]:
-        """Yield each manifest that follows the version that is known, and is known from then on."""
+        """Yield each manifest that follows the known version, and advance the known version."""
         while self._version != self._last and (path := self._manifest(self._version + 1)).exists():
             found = _loaded(path)
             self._files = (self._files - {*found["removed"]}) | {*found["added"]}
@@ -115,7 +115,7 @@ class ParquetHistory:
             yield found
 
     def _begin(self) -> None:
-        """Begin with the newest state up to the version that is wanted."""
+        """Begin with the newest state up to the wanted version."""
         last = self._last
         found = [int(path.stem) for path in self._states()]
         known = max((one for one in found if last is None or one <= last), default=None)
@@ -143,10 +143,10 @@ class ParquetHistory:
         return DataFiles(LocalFileSystem(), tuple(found), stored_columns(self._written))
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
-        """Write the files of *batches*, then the manifest that makes them count.
+        """Write the files of *batches*, then the manifest that adds them to the table.
 
-        Where other stores commit meanwhile, the files are kept and follow: a large commit would
-        else never come before the next small one.
+        If other stores commit meanwhile, retry with the written files: otherwise small commits of
+        others could prevent a large commit forever.
         """
         all_marks: dict[str, Marks] = {store: {**self.marks(store), **marks}}
         added = self._write(batches)
@@ -154,7 +154,7 @@ class ParquetHistory:
             added = self._carried_over(store, added)
 
     def compact(self, before: date) -> int:
-        """Write partitions of several files anew; for a week old files stay for their readers."""
+        """Rewrite partitions of several files; old files stay for their readers for a week."""
         week_ago = self._clock.now() / 1_000_000 - _KEPT
         self._remove_dead(before=week_ago)
         self._remove_manifests(before=week_ago)
@@ -164,7 +164,7 @@ class ParquetHistory:
         return len(old)
 
     def remove(self, doomed: Doomed) -> None:
-        """Write the files that have such rows anew, without the rows."""
+        """Rewrite the files that have *doomed* rows, without these rows."""
         wanted = doomed.expression()
         with self._conflict_if_missing():
             old = [name for name in self._files if self._rows([name]).count_rows(filter=wanted)]
@@ -175,7 +175,7 @@ class ParquetHistory:
         """Commit the *kept* rows of the files *old* in new files."""
         with self._conflict_if_missing():
             for name in old:
-                _touch(self._folder / name)  # from now on it is kept for a while
+                _touch(self._folder / name)  # the week for its readers begins now
             rows = self._rows(old).to_batches(filter=kept)
             batches = pa.RecordBatchReader.from_batches(self._written, rows)
             written = self._write(batches)
@@ -202,9 +202,9 @@ class ParquetHistory:
         )
 
     def forget_versions(self) -> None:
-        """Remove dead files at once; manifests have nothing of events but days and buckets.
+        """Remove unused files at once; of events, manifests contain only days and buckets.
 
-        Files that are younger than the newest version stay: a writer may be about to commit them.
+        Files newer than the newest version stay: a writer may be about to commit them.
         """
         if self._version >= 0:
             self._remove_dead(before=self._manifest(self._version).stat().st_mtime)
@@ -220,7 +220,7 @@ class ParquetHistory:
     def _remove_manifests(self, before: float) -> None:
         """Remove manifests and states that precede the newest state of *before*.
 
-        The oldest first: where a manifest is missing, those before it are missing too.
+        Remove the oldest first: if a manifest is missing, then all earlier manifests are, too.
         """
         old = [path for path in self._states() if path.stat().st_mtime < before]
         if not old:
@@ -231,7 +231,7 @@ class ParquetHistory:
             path.unlink(missing_ok=True)
 
     def _is_forgotten(self) -> bool:
-        """Whether the version that is known is so old that its manifest was removed."""
+        """Whether the known version is so old that its manifest was removed."""
         return self._version >= 0 and not self._manifest(self._version).exists()
 
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:
@@ -250,7 +250,7 @@ class ParquetHistory:
                 file_visitor=lambda one: written.append(one.path),
             )
         except FileNotFoundError:
-            # Rows that an erasure has removed elsewhere may be in them.
+            # They may contain rows that an erasure has removed elsewhere.
             for lost in (self._folder / "data").rglob(f"{token}-*"):
                 lost.unlink(missing_ok=True)
             raise
@@ -261,8 +261,8 @@ class ParquetHistory:
     ) -> bool:
         """Sync the files and their folders, then link the manifest, and sync its folder.
 
-        The manifest allows the removal of rows from a store. Return False if another process has
-        committed that version. Raises CommitConflict if a file is missing.
+        Rows may be removed from a store once they are in a manifest, hence the syncs. Return False
+        if another process has committed that version. Raises CommitConflict if a file is missing.
         """
         self._manifests.mkdir(parents=True, exist_ok=True)
         document = {"added": [*added], "removed": [*removed], "marks": marks}
@@ -271,7 +271,7 @@ class ParquetHistory:
             self._link(document, self._manifest(self._version + 1))
         except FileExistsError:
             return False
-        # An erasure commits, and then removes what was written before and is not committed yet.
+        # After its commit, an erasure removes earlier files that are not committed yet.
         except FileNotFoundError as error:
             raise self._conflict(added) from error
         _sync(self._manifests)
@@ -287,11 +287,11 @@ class ParquetHistory:
         return CommitConflict(f"{self.place} has a version {self._version + 1} meanwhile")
 
     def _carried_over(self, store: str, added: Sequence[str]) -> list[str]:
-        """Return the files *added* under the names that the version after the newest may have.
+        """Return new names of the files *added*, for a commit that follows the newest version.
 
-        With a new name and a new time: an erasure and ``compact`` remove files that are older than
-        the newest version and not in it. Raises CommitConflict where a version since has removed
-        rows or is of *store*, so that rows of the files may be among what was removed, or written.
+        Files get a new name and a new time, since an erasure and ``compact`` remove uncommitted
+        files older than the newest version. Raises CommitConflict if a version since then removed
+        rows or is of *store*: rows of the files may have been removed, or written already.
         """
         if self._is_forgotten():
             raise self._conflict(added)
@@ -326,16 +326,16 @@ class ParquetHistory:
             try:
                 os.link(written, target)  # no rename: it would replace another writer's
             except FileExistsError:
-                if written.stat().st_nlink == 1:  # else NFS has made it, and lost the first answer
+                if written.stat().st_nlink == 1:  # 2: NFS made the link, and lost the answer
                     raise
-            if self._is_forgotten():  # it slept for a week: that version was removed as well
+            if self._is_forgotten():  # this process slept for a week: the version was removed
                 target.unlink()
                 raise FileExistsError(target)
         finally:
             written.unlink(missing_ok=True)
 
     def _write_state(self) -> None:
-        """Write all files and marks of this version, synced: readers begin with a state."""
+        """Write and sync the list of all files and marks of this version, where readers begin."""
         target = self._state(self._version)
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
         document = {"added": sorted(self._files), "removed": [], "marks": self._marks}
@@ -363,7 +363,7 @@ def _may_have(name: str, where: Where) -> bool:
 
 
 def _touch(path: Path) -> None:
-    """Have *path* look as new as can be, yet older than what is written from now on."""
+    """Set the time of *path* to now: files written from now on are newer."""
     os.utime(path)  # Path.touch would create a missing file
     at = path.stat().st_mtime_ns - 1_000_000_000
     os.utime(path, ns=(at, at))

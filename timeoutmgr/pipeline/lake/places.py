@@ -1,4 +1,4 @@
-"""Places of history tables: which format a place has, and whether there is a table."""
+"""Places of history tables: the format of a place, and whether it has a table."""
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ def open_table(
 
     Its rows have the columns *written*.
 
-    Raises PipelineUnavailable where the library of the format is missing.
+    Raises PipelineUnavailable if the library of the format is missing.
     """
     place = history_place("the history table", place)
     try:
@@ -42,7 +42,7 @@ def present_table(
 ) -> HistoryTable:
     """Return the table at *place* for reading; raise ConfigurationError if it is missing.
 
-    The same if it lacks *version*: read as another version, events would be missing.
+    Also raise if the table lacks *version*: events would be missing from another version.
     """
     table = open_table(place, version, written)
     if table.version is None or version not in (None, table.version):

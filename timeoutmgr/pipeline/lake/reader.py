@@ -1,4 +1,4 @@
-"""Reads a history table in Spark: each task reads some of its data files with Arrow."""
+"""Reads a history table in Spark: each task reads some of the data files with Arrow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from timeoutmgr.pipeline.stores import keep_modules
 class TableReader(DataSourceReader):
     """Reads *columns* of the events in *where* from the table at *place*, in *tasks* tasks.
 
-    All tasks read the same *version*; without it, the newest when the read is planned.
+    All tasks read the same *version*, by default the newest version when the read is planned.
     """
 
     place: str

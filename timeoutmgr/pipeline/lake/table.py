@@ -1,8 +1,8 @@
-"""The table ``history`` of a lake: its columns, the contract of its formats, and how it is read.
+"""The table ``history`` of a lake: its columns, the contract of its formats, and reads of it.
 
-A table holds the history of any number of stores. (store, sequence) identifies an event; SQLite
-gives a sequence again once its row was removed, so that writers compare ``ROW``. Each commit adds
-events of a store together with its marks, atomically: the marks say which events the table has.
+A table holds the history of any number of stores. (store, sequence) identifies an event, but SQLite
+reuses a sequence once its row was removed, so writers compare ``ROW``. Each commit atomically adds
+events of a store and the store's marks, which say which events the table has.
 """
 
 import re
@@ -39,15 +39,15 @@ WRITTEN: Final = pa.schema(
 
 Table = TypeVar("Table")
 Marks: TypeAlias = Mapping[str, int]
-"""Numbers that a commit leaves for a store: ``batch`` counts its commits, others grow too."""
+"""Numbers that a commit records for a store: ``batch`` counts commits; others grow, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which events are wanted: of *store* (None: any), from *begin* to before *end*.
+    """Selects events: of *store* (None: any), from *begin* to before *end*.
 
-    *before_xid* leaves out transactions from that one on; *sequences* are the first and the last
-    that are wanted.
+    *before_xid* leaves out that transaction and later transactions; *sequences* are the first and
+    the last wanted sequence.
     """
 
     store: str | None = None
@@ -66,12 +66,12 @@ class Where:
 
     @property
     def bucket(self) -> int | None:
-        """The bucket of the endpoint."""
+        """The bucket of the wanted endpoint, if any."""
         return None if self.endpoint is None else bucket_of(self.endpoint)
 
     @property
     def partitions(self) -> list[tuple[str, str, str]]:
-        """Conditions on the partitions of such events: a column, a sign and a value."""
+        """Conditions on the partitions of such events: a column, an operator and a value."""
         first, last, bucket = *self.days, self.bucket
         found = [("event_date", ">=", first), ("event_date", "<=", last), ("bucket", "=", bucket)]
         return [(name, sign, str(value)) for name, sign, value in found if value is not None]
@@ -93,9 +93,9 @@ class Where:
 
 
 def text_field(name: str) -> ds.Expression:
-    """Return a column of text, also of a file with views of text, which Arrow does not compare.
+    """Return a column as text: some files have views of text, which Arrow cannot compare.
 
-    Delta writes such files where it removes rows.
+    Delta writes such files when it removes rows.
     """
     return ds.field(name).cast(pa.string())
 
@@ -105,7 +105,7 @@ ANYTHING: Final = Where()
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """The rows to remove whose *column* has one of *values*; only those of *store* if given.
+    """The rows to remove: their *column* has one of *values*, and they are of *store*, if given.
 
     Rows of the event *kept* stay.
     """
@@ -126,20 +126,20 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """The data files *paths* of a table, at one of its versions; workers get it by pickle."""
+    """The data files *paths* of a version of a table; workers get them by pickle."""
 
     files: FileSystem
     paths: tuple[str, ...]
     schema: pa.Schema = STORED
 
     def read(self, columns: Sequence[str], where: Where = ANYTHING) -> Iterator[pa.RecordBatch]:
-        """Yield *columns* of the events that *where* wants."""
+        """Yield *columns* of the events that *where* selects."""
         yield from self.matching(columns, where.expression())
 
     def matching(
         self, columns: Sequence[str], wanted: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield *columns* of the rows that meet *wanted*, while no file is removed."""
+        """Yield *columns* of the rows that meet *wanted*; fail if a file was removed."""
         if not self.paths:
             return
         try:
@@ -156,7 +156,7 @@ class DataFiles:
             raise unavailable("a file of the table", error) from error
 
     def parts(self, count: int) -> list["DataFiles"]:
-        """Return the files in at most *count* parts, and at least one."""
+        """Return the files in at most *count* parts, but at least one part."""
         each = max(1, -(-len(self.paths) // count))
         starts = range(0, max(1, len(self.paths)), each)
         return [DataFiles(self.files, self.paths[at : at + each], self.schema) for at in starts]
@@ -170,7 +170,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def unavailable(place: str, error: Exception) -> StorageUnavailable:
-    """Return *error* of a call of *place*, in a line and without the colours of delta-rs."""
+    """Return the error for *error* of a call at *place*, in one line, without colour codes."""
     text = " ".join(_COLOURS.sub("", str(error)).split())
     return StorageUnavailable(
         f"{place} cannot be read or written: {text}; see to its service, credentials and rights, "
@@ -179,7 +179,7 @@ def unavailable(place: str, error: Exception) -> StorageUnavailable:
 
 
 def deleted_rows(place: str) -> PipelineUnavailable:
-    """Return the error for a table whose files have rows that are marked as deleted elsewhere."""
+    """Return the error for a table with delete files, which mark rows of other files as deleted."""
     return PipelineUnavailable(
         f"{place} has files of deleted rows, which this pipeline does not read; rewrite its data "
         "files with the engine that deleted the rows"
@@ -187,7 +187,7 @@ def deleted_rows(place: str) -> PipelineUnavailable:
 
 
 def other_columns(place: str) -> ConfigurationError:
-    """Return the error for a table that is no history table."""
+    """Return the error for a table that is not a history table."""
     return ConfigurationError(
         f"{place} is a table with other columns than a history has; name another place"
     )
@@ -222,13 +222,13 @@ _REMEDIES: Final = {
     "metadata/*.metadata.json": "an Iceberg table; write its place as "
     "iceberg:CATALOG.NAMESPACE.TABLE, or name another folder",
 }
-"""What a folder has that has such files, and what to do."""
+"""For each pattern of files, the table that it indicates, and the remedy."""
 
 
 def require_alone(location: str, own: str) -> None:
-    """Raise ConfigurationError if a local folder has a table of a format without the files *own*.
+    """Raise ConfigurationError if a local folder has a table of another format than *own* files.
 
-    Each format removes the files that it does not know.
+    Each format removes files that it does not know.
     """
     folder = location.removeprefix("file://")
     for sign, remedy in _REMEDIES.items():
@@ -240,9 +240,9 @@ NO_FILES: Final = DataFiles(LocalFileSystem(), ())
 
 
 class HistoryTable(Protocol):
-    """A history table at one of its versions; ``refresh`` goes to the newest.
+    """A history table at one of its versions; ``refresh`` switches to the newest.
 
-    Each call raises StorageUnavailable where the place cannot be read or written.
+    Each call raises StorageUnavailable if the place cannot be read or written.
     """
 
     place: str
@@ -253,7 +253,7 @@ class HistoryTable(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Go to the newest version; a table that is missing has no events."""
+        """Switch to the newest version; a missing table has no events."""
         ...
 
     def marks(self, store: str) -> Marks:
@@ -261,38 +261,38 @@ class HistoryTable(Protocol):
         ...
 
     def files(self, where: Where = ANYTHING) -> DataFiles:
-        """Return the files that can have events that *where* wants."""
+        """Return the files that can have events of *where*."""
         ...
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
         """Commit events of *store*, which have WRITTEN's columns, with its new *marks*.
 
-        Raises CommitConflict if this version is not the newest as far as it matters: nothing was
-        added, refresh and look at the marks again.
+        Raises CommitConflict, and adds nothing, if another commit since this version conflicts:
+        refresh, and read the marks again.
         """
         ...
 
     def remove(self, doomed: "Doomed") -> None:
         """Commit a version without the *doomed* rows; older versions keep them for a while.
 
-        Raises CommitConflict as ``append`` does.
+        Raises CommitConflict like ``append``.
         """
         ...
 
     def forget_versions(self) -> None:
-        """Remove all files that the newest version lacks, for good; older readers will fail.
+        """Permanently remove all files that the newest version lacks; older readers will fail.
 
-        An Iceberg table keeps them: its catalog's engine has to expire snapshots.
+        An Iceberg table keeps the files: the catalog's engine has to expire snapshots.
         """
         ...
 
     def compact(self, before: date) -> int:
-        """Put small files of days before *before* together; return how many are gone."""
+        """Merge small files of days before *before*; return how many files were replaced."""
         ...
 
 
 def as_written(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:
-    """Return *batch*, history and perhaps ``xid``, with all of WRITTEN's columns."""
+    """Return *batch*, with columns of history and perhaps ``xid``, with all WRITTEN columns."""
     given = {"xid": pa.scalar(None, pa.int64()), "store": store}
     return with_columns(batch, WRITTEN, "at", given)
 
@@ -300,9 +300,9 @@ def as_written(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:
 def with_columns(
     batch: pa.RecordBatch, written: pa.Schema, day: str, given: Mapping[str, Any]
 ) -> pa.RecordBatch:
-    """Return *batch* with all columns of *written*; a column that it lacks has the value *given*.
+    """Return *batch* with all columns of *written*; missing columns get their value in *given*.
 
-    The partition follows from the instants in the column *day*, and from the endpoints.
+    The instants in the column *day* and the endpoints determine the partition.
     """
     columns = {name: pa.repeat(value, batch.num_rows) for name, value in given.items()}
     columns |= {name: batch[name] for name in batch.schema.names}
@@ -321,7 +321,7 @@ def partition_of(path: str) -> tuple[date, int]:
 
 
 def scattered(place: str, paths: Iterable[str], before: date) -> dict[tuple[date, int], list[str]]:
-    """Return those of *paths* that share a partition of a day before *before*, by partitions."""
+    """Return the *paths* that share a partition of a day before *before*, by partition."""
     found = defaultdict[tuple[date, int], list[str]](list)
     for path in paths:
         try:
@@ -335,7 +335,7 @@ def scattered(place: str, paths: Iterable[str], before: date) -> dict[tuple[date
 
 
 def stored_columns(written: pa.Schema) -> pa.Schema:
-    """Return the columns of *written* that stand in the files, not in their paths."""
+    """Return the columns of *written* that are in the files, not in their paths."""
     return pa.schema([field for field in written if field.name not in BUCKETED])
 
 
@@ -351,7 +351,7 @@ def _buckets(endpoints: pa.Array) -> pa.Array:
 
 
 def read_history(table: HistoryTable, columns: Sequence[str], where: Where = ANYTHING) -> pa.Table:
-    """Return *columns* of the events that *where* wants."""
+    """Return *columns* of the events that *where* selects."""
     schema = pa.schema([STORED.field(name) for name in columns])
     batches = table.files(where).read(columns, where)
     return pa.Table.from_batches((one.cast(schema) for one in batches), schema=schema)

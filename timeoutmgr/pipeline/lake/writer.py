@@ -1,9 +1,9 @@
 """Writers of a store's history into a history table: each event once, however many retries.
 
-On PostgreSQL an event belongs to a transaction, and the mark ``xid`` of the table says up to which
-transaction it has all events: a writer adds what follows, up to the oldest open transaction. The
-mark and the events are one commit, so there is no other position that could disagree. Elsewhere
-nothing tells which transactions are open; there a writer adds the old rows that the table lacks.
+On PostgreSQL an event belongs to a transaction, and the table's mark ``xid`` says up to which
+transaction it has all events: a writer adds the events after it, up to the oldest open transaction.
+Mark and events are in one commit, so they always agree. Other databases do not tell which
+transactions are open; there a writer adds the old rows that the table lacks.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ from timeoutmgr.pipeline.views import HISTORY, Selection
 
 TRIES: Final = 8
 SLICE: Final = 100_000
-"""As many sequences of a store are compared with the table at once."""
+"""Number of a store's sequences that are compared with the table in one step."""
 _WITH_XID: Final = pa.schema([*HISTORY, pa.field("xid", pa.int64())])
 
 _Result = TypeVar("_Result")
@@ -50,9 +50,9 @@ Reached = Callable[[int], None]
 
 @dataclass(slots=True, kw_only=True)
 class TransactionWriter:
-    """Writes all events, in the order of transactions, up to *last* (None: to no end).
+    """Writes all events, in the order of transactions, up to *last* (None: without end).
 
-    Each commit has about *most* events, of whole transactions.
+    Each commit has about *most* events, but only whole transactions.
     """
 
     store: Store
@@ -62,11 +62,11 @@ class TransactionWriter:
     last: int | None = None
     reached: Reached = lambda _xid: None
     has_more: bool = field(default=False, init=False)
-    """Whether the last commit left events that were there already."""
+    """Whether readable events remained after the last commit."""
     _name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Ask the server how the store is called."""
+        """Ask the server for the name of the store in history tables."""
         self._name = identity(self.store)
 
     def step(self) -> int | None:
@@ -90,7 +90,7 @@ class TransactionWriter:
             self.has_more = end < last
             if not found.is_empty:
                 return found.count
-            begin = end  # there are no events: the table needs no commit to have them all
+            begin = end  # no events: the table has all of them without a commit
         return None
 
 
@@ -125,7 +125,7 @@ class SequenceWriter:
         return count
 
     def _put(self, missing: list[pa.RecordBatch]) -> None:
-        # Of other stores, or a compaction, it may be committed on top of.
+        # Commits of other stores, and compactions, do not matter.
         if self.table.marks(self._name).get("batch", 0) != self._batch:
             raise RunConflict(
                 f"another process writes the history of {self._name} into {self.table.place}, "
@@ -137,7 +137,7 @@ class SequenceWriter:
 
 
 def tried(table: HistoryTable, step: Callable[[], _Result]) -> _Result:
-    """Return the result of *step* on the newest version of *table*; again after a conflict."""
+    """Return the result of *step* on the newest version of *table*; retry after a conflict."""
     for _ in range(TRIES - 1):
         table.refresh()
         with suppress(CommitConflict):
@@ -147,9 +147,9 @@ def tried(table: HistoryTable, step: Callable[[], _Result]) -> _Result:
 
 
 class CountedRows:
-    """Batches with the columns *written*, whose rows are counted while a table reads them.
+    """Batches with the columns *written*; counts rows while a table reads them.
 
-    The first comes at once: a table would find out too late that the database is out of reach.
+    The first batch is read at once: a table would learn too late that the database is unreachable.
     """
 
     def __init__(self, written: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
@@ -160,12 +160,12 @@ class CountedRows:
         self._failure: TimeoutManagerError | None = None
 
     def append_to(self, table: HistoryTable, store: str, marks: Marks) -> None:
-        """Commit them as rows of *store*, once; an error of the database stays what it is."""
+        """Commit the batches once, as rows of *store*; raise the database's errors unchanged."""
         reader = pa.RecordBatchReader.from_batches(self._written, self._passing())
         try:
             table.append(store, reader, marks)
         except TimeoutManagerError:
-            if self._failure is not None:  # of which delta-rs has made a text
+            if self._failure is not None:  # delta-rs has turned the error into a text
                 raise self._failure from None
             raise
 
@@ -180,7 +180,7 @@ class CountedRows:
 
 
 def slices(store: Store, cutoff: Micros) -> Iterator[pa.Table]:
-    """Yield the history of *store* from before *cutoff*, some sequences at a time."""
+    """Yield the history of *store* before *cutoff*, SLICE sequences at a time."""
     history = store.tables.history
     old = select(func.min(history.c.sequence), func.max(history.c.sequence)).where(
         history.c.at < cutoff
@@ -211,15 +211,15 @@ def held_of(table: HistoryTable, store: str, rows: pa.Table) -> pa.Table:
 
 
 def lacking(rows: pa.Table, held: pa.Table) -> pa.Table:
-    """Return the *rows* that are not among *held*, by ROW."""
+    """Return the *rows* that are not among *held*, compared by ROW."""
     left = rows.join(held.select([*ROW]), [*ROW], join_type="left anti")
     return left.select(HISTORY.names).cast(HISTORY)
 
 
 def proved(rows: pa.Table, held: pa.Table) -> list[tuple[int, str, Micros]]:
-    """Return ROW of those *rows* that are among *held*.
+    """Return the ROW values of the *rows* that are among *held*.
 
-    Raises ArchiveMismatch if a row differs there in another column.
+    Raises ArchiveMismatch if such a row differs in another column.
     """
     both = rows.join(held, [*ROW], join_type="inner", right_suffix=" held")
     for name in HISTORY.names:

@@ -1,10 +1,10 @@
 """Rows as Arrow batches: PostgreSQL through ADBC, other databases through SQLAlchemy.
 
-SQLite is not read through ADBC, whose driver brings a second SQLite into the process. The locks of
-a process do not keep its own libraries apart: when the second closes the file, it removes the log
-into which the first still writes, and later writes are lost.
+SQLite is not read through ADBC, whose driver brings a second SQLite library into the process. File
+locks do not separate two libraries in one process: when the second closes the file, it removes the
+log into which the first still writes, and later writes are lost.
 
-Every call is one transaction, which on PostgreSQL may use the snapshot of another transaction.
+Each call is one transaction, which on PostgreSQL may use the snapshot of another transaction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from timeoutmgr.pipeline.views import Selection, in_numbers
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Where bodies are large, fewer rows than BATCH_ROWS make a batch."""
+"""Approximate size of a batch: with large bodies, it has fewer rows than BATCH_ROWS."""
 
 _POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
 
@@ -38,9 +38,9 @@ def fetch(
     where: Sequence[ColumnElement[bool]] = (),
     order: Sequence[ColumnElement[Any]] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *view* for which *where* holds, in the *order* of its columns, else in any.
+    """Yield the rows of *view* for which *where* holds, sorted by the columns *order*, if given.
 
-    Raises StorageUnavailable where the database cannot be reached, SnapshotEnded where *snapshot*,
+    Raises StorageUnavailable if the database cannot be reached, and SnapshotEnded if *snapshot*,
     exported by another transaction, has ended.
     """
     wanted = statement(store.tables, view, columns, which, part).where(*where).order_by(*order)
@@ -54,7 +54,7 @@ def fetch(
 def fetch_within(
     connection: Connection, store: Store, view: str, columns: pa.Schema, which: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *view* as the transaction of *connection* sees them."""
+    """Yield the rows of *view* that the transaction of *connection* sees."""
     wanted = statement(store.tables, view, columns, which)
     yield from _as_declared(_through(connection, wanted, columns), columns)
 

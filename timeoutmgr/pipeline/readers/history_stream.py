@@ -38,11 +38,11 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a micro-batch reads."""
+        """Return the maximum size of a micro-batch."""
         return ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the present end of the history: later events are not read before the stream ends."""
+        """Record the present end of the history, where the stream ends."""
         self._last = oldest_transaction(self._store.open()).xid
 
     def initialOffset(self) -> dict[str, int]:
@@ -50,9 +50,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return oldest_transaction(self._store.open())._replace(xid=0)._asdict()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return up to where a micro-batch that begins at *start* can read.
+        """Return the end of a micro-batch that begins at *start*.
 
-        Raises RunConflict where *start* is of another database: its ids mean nothing here.
+        Raises RunConflict if *start* is of another database: its ids mean nothing here.
         """
         store = self._store.open()
         now = oldest_transaction(store)

@@ -31,12 +31,12 @@ from timeoutmgr.pipeline.views import Selection
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a table that one task reads; the default is all of it.
+    """A part of a table that one task reads; by default the whole table.
 
-    On PostgreSQL it is the blocks from *first* to before *end* (None: the last) of *relation*,
-    which is one partition of the table: a range of blocks needs no index and no statistics. With
-    *is_window* it is the events of the history from the instant *first* to before *end*, which are
-    found by an index: no other event is read.
+    On PostgreSQL a part is the blocks from *first* to before *end* (None: the last) of *relation*,
+    one partition of the table: a range of blocks needs neither index nor statistics. With
+    *is_window* a part is the events of the history from the instant *first* to before *end*, which
+    an index finds without reading other events.
     """
 
     relation: str | None = None
@@ -63,7 +63,7 @@ def statement(
 
 
 def as_text(statement: Select[Any], dialect: Dialect) -> str:
-    """Return *statement* as text with its values in it, for drivers that are not SQLAlchemy's."""
+    """Return *statement* as text including its values, for drivers without SQLAlchemy."""
     return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
 
@@ -80,8 +80,8 @@ def _window(table: Table, which: Selection, part: Part) -> list[ColumnElement[bo
     found = [table.c.at >= part.first]
     found += [table.c.at < part.end] if part.end is not None else []
     if which.endpoint is None:
-        # The index begins with the endpoint. Each is looked up behind the one before, and within
-        # the transaction that reads: it sees the endpoint of every event that it sees.
+        # The index begins with the endpoint. Look up each endpoint after the previous one, in the
+        # reading transaction itself: then no endpoint of an event that it sees is missing.
         first = select(func.min(table.c.endpoint).label("endpoint")).cte("names", recursive=True)
         behind = select(func.min(table.c.endpoint)).where(table.c.endpoint > first.c.endpoint)
         names = first.union_all(
@@ -106,7 +106,7 @@ def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[b
     is_history = view == "history"
     instant: ColumnElement[Any] = table.c.at if is_history else table.c.due
     if view == "pending":
-        # Its place as well, which is never before it, for the partitions.
+        # Also restrict the key's due time, which is never earlier, to select partitions.
         found += [instant >= which.due_from] if which.due_from is not None else []
         instant = _due_of_pending(table)
     begin = which.at_from if is_history else which.due_from
@@ -127,7 +127,7 @@ def _column(table: Table, view: str, name: str) -> ColumnElement[Any]:
 
 
 def _due_of_pending(table: Table) -> ColumnElement[Any]:
-    """Return the first due time of a timeout; its row stands at that of the next attempt."""
+    """Return the original due time of a timeout; its row has the time of the next attempt."""
     return func.coalesce(table.c.original_due, table.c.due)
 
 
@@ -138,14 +138,14 @@ def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:
 
 
 PARTITIONS: Final = 8
-"""As many tasks read a table: more would wait for the database's disk and processors."""
+"""Number of tasks that read a table: more would wait for the database's disk and processors."""
 
 _EVENTS: Final = 200_000
-"""A window with up to so many events is not cut: reading it is faster than another task."""
+"""Maximum events of a window that is not cut: reading them is faster than another task."""
 _FEW: Final = 10
-"""Events are read by the index if they are at most this part of all."""
+"""The index is used for at most one in this number of all events."""
 
-# The table itself where it is whole, else its partitions.
+# The table itself if it is not partitioned, otherwise its partitions.
 _LEAVES: Final = text(
     """
     SELECT c.relname,
@@ -161,10 +161,10 @@ _LEAVES: Final = text(
 def parts_of(
     store: Store, view: str, count: int, which: Selection, now: Micros | None = None
 ) -> list[Part]:
-    """Return about *count* parts of *view*, of about the same size; a single part if not cut.
+    """Return about *count* parts of *view* of similar size; a single part if it is not cut.
 
-    Where *which* wants few of all events of the history, the parts are windows of time, the last of
-    them from shortly before *now* on, if that is given.
+    If *which* selects few of the history's events, the parts are windows of time; if *now* is
+    given, the last window begins shortly before it.
     """
     begin = which.at_from if view == "history" else None
     if not store.is_postgresql or view == "load" or (count <= 1 and begin is None):
@@ -184,9 +184,9 @@ def parts_of(
 
 
 def _few_events(connection: Connection, table: Table, which: Selection) -> int | None:
-    """Return how many events *which* wants, as PostgreSQL estimates; None if they are not few.
+    """Return PostgreSQL's estimate of how many events *which* selects; None if they are not few.
 
-    Of many of all events each window would read the whole table.
+    For many events, each window would read the whole table.
     """
     every = select(table.c.at)
     some = every.where(*_matching(table, "history", which))
@@ -195,15 +195,15 @@ def _few_events(connection: Connection, table: Table, which: Selection) -> int |
 
 
 def _estimated(connection: Connection, wanted: Select[Any]) -> int:
-    # As the driver gets it: in a text of SQLAlchemy's a colon in a name would begin a parameter.
+    # Use the driver directly: in SQLAlchemy's text a colon in a name would begin a parameter.
     explain = "EXPLAIN (FORMAT JSON) " + as_text(wanted, connection.dialect)
     return int(connection.exec_driver_sql(explain).scalar_one()[0]["Plan"]["Plan Rows"])
 
 
 def windows(begin: Micros, end: Micros | None, count: int) -> list[Part]:
-    """Return *count* windows from *begin* on, of the same length up to *end*; at least one.
+    """Return *count* windows from *begin* on, of equal length up to *end*; at least one window.
 
-    Every event from *begin* on is in one of them: the last one is open.
+    Every event from *begin* on is in a window: the last window is open.
     """
     count = max(count, 1) if end is not None and end > begin else 1
     starts = [begin + ((end or begin) - begin) * number // count for number in range(count)]
@@ -214,8 +214,8 @@ def windows(begin: Micros, end: Micros | None, count: int) -> list[Part]:
 def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
     """Return parts of tables whose *sizes* in blocks are given, about *count* in all.
 
-    Every table is in some part, and the last part of each table is open: rows that are added behind
-    it meanwhile are not missed.
+    Each table has a part, and the last part of each table is open: rows that are added at its end
+    meanwhile are not missed.
     """
     each = max(1, -(-sum(blocks for _name, blocks in sizes) // count))
     found = []
@@ -227,7 +227,7 @@ def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
 
 
 def number_option(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    """Return the option *name*; raise ConfigurationError unless it is a number from *least* on."""
+    """Return the option *name*; raise ConfigurationError unless it is a number from *least*."""
     given = options.get(name, str(default))
     if not given.isdecimal() or int(given) < least:
         raise ConfigurationError(f"option {name!r} is a whole number from {least}, got {given!r}")

@@ -1,13 +1,13 @@
 """Transactions of a store in PostgreSQL: which have ended, and the events of a range of them.
 
-The sequence of a row follows the order of writes, not of commits: a row with a lower sequence may
-be committed after a row with a higher sequence was read, and a reader that goes on from the highest
-would never see it. So the offset is the id of the oldest transaction that is still open. Below it
-nothing can appear any more; a long transaction delays, and loses nothing.
+Sequences follow the order of writes, not of commits: a row with a lower sequence may be committed
+after a row with a higher sequence was read, and a reader that continues from the highest sequence
+would never see it. So the offset is the id of the oldest open transaction. Below it no event can
+appear any more; a long transaction delays events, but loses none.
 
-Ids of transactions mean something within one timeline of one database system alone. A clone has
-another system. A server that was restored to a point in time, or that took over from another,
-has another timeline, and perhaps gives ids a second time.
+Transaction ids are valid only within one timeline of one database system. A clone has another
+system. A server that was restored to a point in time, or that took over from another server, has
+another timeline, and may use ids a second time.
 """
 
 import time
@@ -24,7 +24,7 @@ from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.stores import Store
 
-# The control file learns of a new timeline somewhat after it began; a standby knows no other place.
+# The control file shows a new timeline with a delay, but a standby has no other source for it.
 _OLDEST_TRANSACTION: Final = text(
     "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
     "(SELECT system_identifier FROM pg_control_system()), "
@@ -34,21 +34,21 @@ _OLDEST_TRANSACTION: Final = text(
 
 
 class OldestTransaction(NamedTuple):
-    """The id of the oldest open transaction, and which system counts it, on which timeline."""
+    """The id of the oldest open transaction, with the database system and the timeline."""
 
     xid: int
     system: int
     timeline: int
 
     def is_counted_as(self, position: Mapping[str, int]) -> bool:
-        """Whether ids of transactions in *position* mean the same as here."""
+        """Whether transaction ids in *position* belong to the same system and timeline."""
         return (position.get("system"), position.get("timeline")) == (self.system, self.timeline)
 
 
 def require_same(start: Mapping[str, int], now: OldestTransaction, *, any_timeline: bool) -> None:
-    """Raise RunConflict where the position *start* means nothing to the server of *now*.
+    """Raise RunConflict if the position *start* is not valid on the server of *now*.
 
-    A position without any number, of a table that has no events yet, is a position of every server.
+    An empty position, of a table without events, is valid on every server.
     """
     anew, start = "begin anew in another place", {**now._asdict(), **start}
     if now.system != start["system"]:
@@ -71,9 +71,9 @@ def require_same(start: Mapping[str, int], now: OldestTransaction, *, any_timeli
 
 
 def oldest_transaction(store: Store) -> OldestTransaction:
-    """Return up to which transaction nothing can appear any more.
+    """Return the oldest open transaction: before it, no event can appear any more.
 
-    Raises CombinationRefused where the database has nothing of the kind.
+    Raises CombinationRefused if the database cannot tell.
     """
     if not store.is_postgresql:
         raise CombinationRefused(
@@ -88,7 +88,7 @@ def oldest_transaction(store: Store) -> OldestTransaction:
 
 
 def oldest_within(connection: Connection) -> OldestTransaction:
-    """Return the same as the transaction of *connection* sees it."""
+    """Return the oldest open transaction as the transaction of *connection* sees it."""
     return OldestTransaction(*map(int, connection.execute(_OLDEST_TRANSACTION).one()))
 
 
@@ -98,12 +98,11 @@ def index_transactions(
     stopped: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> bool:
-    """Have an index find the events of a range of transactions; return false where *stopped*.
+    """Create the index that finds events of a range of transactions; return false if *stopped*.
 
-    To build it takes as long as the history is long, and as the oldest transaction is open; events
-    are written meanwhile. An index whose build was cut off is made anew: PostgreSQL
-    maintains such an index, and never uses it. Of several processes a single process builds, and
-    the rest waits.
+    The build takes time for a long history, and waits for open transactions; events are written
+    meanwhile. An index whose build was interrupted is built anew: PostgreSQL maintains such an
+    index, but never uses it. Only one of several processes builds; the others wait.
 
     Raises StorageUnavailable.
     """
@@ -125,15 +124,15 @@ def index_transactions(
 
 
 _POLL_EVERY: Final = 0.5
-"""Seconds until it is asked again whether a wait is to end."""
+"""Seconds between two checks of whether to stop a wait."""
 
-# The name is cut as the server cuts it.
+# The cast to name cuts a long name exactly as the server does.
 _INDEX: Final = text(
     "SELECT CAST(CAST(i.indexrelid AS regclass) AS text) AS name, i.indisvalid AS is_valid "
     "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
     "WHERE i.indrelid = to_regclass(:table) AND c.relname = CAST(:name AS name)"
 )
-# The settings that this version of the server knows.
+# Only settings that this version of the server knows.
 _UNHURRIED: Final = text(
     "SELECT set_config(name, '0', false) FROM pg_settings "
     "WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')"
@@ -141,9 +140,9 @@ _UNHURRIED: Final = text(
 
 
 def _next_step(connection: Connection, history: Table) -> tuple[str, str] | None:
-    """Return the next statement, with a text for people; None if the index is there.
+    """Return the next statement, with a text for people; None if the index exists.
 
-    None of them can be in a transaction.
+    These statements cannot run in a transaction.
     """
     quoted = connection.dialect.identifier_preparer
     table, name = quoted.format_table(history), f"{history.name}_xid"
@@ -170,9 +169,9 @@ def _has_build_lock(
 ) -> bool:
     """Wait until no other process builds the index; return false if *stopped* before.
 
-    An index in the making looks like an index whose build was cut off, and two builds of one table
-    would wait for each other. This function polls for the lock: for the build, a waiting statement
-    would be one more transaction that has to end first.
+    An unfinished index looks like an index whose build was interrupted, and two builds of one table
+    would wait for each other. Poll for the lock: a statement that waits for it would be another
+    transaction for whose end the build waits.
     """
     lock = select(func.pg_try_advisory_lock(lock_number(f"timeoutmgr index {history.fullname}")))
     if connection.execute(lock).scalar_one():
@@ -186,7 +185,7 @@ def _has_build_lock(
 
 
 def _is_done(connection: Connection, statement: str, stopped: Callable[[], bool]) -> bool:
-    """Execute *statement*, however long it takes; give it up and return false once *stopped*."""
+    """Execute *statement*, however long it takes; once *stopped*, cancel it and return false."""
     driver: Any = connection.connection.driver_connection
     with ThreadPoolExecutor(1) as aside:
         running = aside.submit(connection.exec_driver_sql, statement)
@@ -198,7 +197,7 @@ def _is_done(connection: Connection, statement: str, stopped: Callable[[], bool]
             return True
         finally:
             if not running.done():
-                driver.cancel_safe()  # else the server would go on, and this thread wait for it
+                driver.cancel_safe()  # otherwise the server goes on, and this thread waits for it
 
 
 def between(begin: int, end: int) -> list[ColumnElement[bool]]:
@@ -212,8 +211,8 @@ def between(begin: int, end: int) -> list[ColumnElement[bool]]:
 def end_of_batch(store: Store, begin: int, end: int, most: int) -> int:
     """Return the end of about *most* events from *begin* on; whole transactions only.
 
-    Before it are all events of the first transaction that has any, however large it is: a batch
-    without events would be tried again for ever.
+    A batch has at least all events of the first transaction with events, however many: a batch
+    without events would be repeated forever.
     """
     history = store.database.engine.dialect.identifier_preparer.format_table(store.tables.history)
     ordered = (

@@ -1,8 +1,8 @@
 """The class archive: a file with Spark's classes in Java's in-memory format.
 
-Half of a start of Spark is spent on ten thousand classes, which Java reads, checks and links anew
-each time. A Java that shares class data (JEP 350) maps a file instead. It uses the file only with
-the very build and the very jars that it was made with, and starts without it otherwise.
+Half of a start of Spark is spent on ten thousand classes, which Java reads, checks and links each
+time. A Java that shares class data (JEP 350) maps a file instead. It uses the file only with the
+same build and the same jars with which the file was made; otherwise it starts without the file.
 """
 
 import os
@@ -20,7 +20,7 @@ from timeoutmgr.pipeline.spark.java import Java, cache_folder
 from timeoutmgr.pipeline.spark.startup import unpacked_home
 
 _QUIET: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java tells on standard output, where a job writes its JSON, that it cannot use an archive."""
+"""Otherwise Java reports an unusable archive on standard output, where a job writes its JSON."""
 _LONGEST_DUMP: Final = 300.0
 
 
@@ -28,8 +28,8 @@ _LONGEST_DUMP: Final = 300.0
 class ClassArchive:
     """Place of the archive for one Java and one Spark.
 
-    *folder* has it, with a SPARK_HOME of links: Java compares the paths of its jars too, and a
-    home in a temporary folder would be another one each time.
+    *folder* has the archive and a SPARK_HOME of links: Java also compares the paths of its jars,
+    and a home in a temporary folder would change each time.
     """
 
     java: Java
@@ -37,17 +37,17 @@ class ClassArchive:
 
     @property
     def file(self) -> Path:
-        """The classes of Spark, on top of those of Java."""
+        """The archive of Spark's classes, based on the archive of Java's classes."""
         return self.folder / "spark.jsa"
 
     @property
     def base(self) -> Path:
-        """The classes of Java, where the Java has no archive of them itself: that of a wheel."""
+        """The archive of Java's classes, for a Java without its own: the Java of a wheel."""
         return self.folder / "java.jsa"
 
     @property
     def home(self) -> Path:
-        """The SPARK_HOME to start with."""
+        """The SPARK_HOME for starts with the archive."""
         return self.folder / "spark"
 
     @property
@@ -68,13 +68,13 @@ class ClassArchive:
 
     @property
     def written(self) -> Path:
-        """The file that is written; a Java that starts meanwhile must not find half of it."""
+        """The file that Java writes first: another Java must not find a partial archive."""
         return self.folder / f"spark.jsa.{os.getpid()}"
 
     def begin(self) -> None:
-        """Make the folder, the home, and the archive of Java's own classes where there is none.
+        """Create the folder, the home and, if missing, the archive of Java's own classes.
 
-        Raises PipelineUnavailable where that cannot be.
+        Raises PipelineUnavailable if that fails.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,9 +88,9 @@ class ClassArchive:
             self._write_base()
 
     def end(self) -> None:
-        """Give the written archive its name, and remove archives of earlier builds.
+        """Rename the written archive to its final name, and remove archives of earlier builds.
 
-        Raises PipelineUnavailable where Java has written none.
+        Raises PipelineUnavailable if Java wrote no archive.
         """
         if not self.written.is_file():
             raise PipelineUnavailable(
@@ -98,7 +98,7 @@ class ClassArchive:
                 "without. Another Java is chosen with --java-home"
             )
         with self.written.open("rb") as file:
-            os.fsync(file.fileno())  # Java would end at half of a file, after a loss of power
+            os.fsync(file.fileno())  # after a power failure, Java would crash on a partial file
         self.written.replace(self.file)
         for other in self.folder.parent.glob("*/*.jsa*"):
             if other.parent != self.folder:
@@ -129,7 +129,7 @@ class ClassArchive:
 def class_archive(java: Java, environ: Mapping[str, str] = os.environ) -> ClassArchive:
     """Return the place of the archive for *java* and the installed pyspark.
 
-    Raises ConfigurationError for a folder whose name Java's options cannot have.
+    Raises ConfigurationError for a folder whose name cannot be in an option of Java.
     """
     import pyspark
 
@@ -147,7 +147,7 @@ def kept_archive(java: Java, environ: Mapping[str, str] = os.environ) -> ClassAr
     """Return the archive for *java* and the installed pyspark; None if none was made."""
     try:
         found = class_archive(java, environ)
-    except ConfigurationError:  # there can be no archive, and none is asked for
+    except ConfigurationError:  # no archive is possible there, and none is required
         return None
     return found if found.is_there else None
 

@@ -1,4 +1,4 @@
-"""Spark's error conditions, found in an error by whichever way it was raised."""
+"""Spark's error conditions, from errors of a local session or of Spark Connect."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ from typing import Any, Final
 class Condition:
     """An error of Spark or one of its causes.
 
-    *name* and *parameters* are those of Spark's list of error conditions; empty for an error of
-    another library, which has its *text* alone.
+    *name* and *parameters* are as in Spark's list of error conditions; an error of another library
+    has only its *text*.
     """
 
     name: str = ""
@@ -21,17 +21,17 @@ class Condition:
 
 
 def conditions_of(error: Exception) -> list[Condition]:
-    """Return the condition of *error*, and those of its causes where Spark tells them.
+    """Return the condition of *error*, and the conditions of its causes if Spark reports them.
 
-    A session of Spark Connect tells no causes.
+    A session of Spark Connect reports no causes.
     """
     from pyspark.errors import PySparkException
 
     if isinstance(error, PySparkException):
         name, parameters = error.getCondition(), error.getMessageParameters()
         return [Condition(name or "", parameters or {}, error.getMessage())]
-    # pyspark has classes for some of Spark's errors, and leaves others to the library that carries
-    # them: it lends the object of Java.
+    # pyspark has classes for some of Spark's errors; other errors come as py4j's own, which holds
+    # the Java object.
     return [*_of_java(vars(error).get("java_exception"))]
 
 
@@ -39,18 +39,18 @@ _TRACEBACKS: Final = {"PYTHON_EXCEPTION": "traceback", "PYTHON_DATA_SOURCE_ERROR
 
 
 def raised_by_worker(error: Exception) -> tuple[str, str]:
-    """Return the full name of the error that a Python worker has raised, and its sentence.
+    """Return the full class name of the error that a Python worker raised, and its message.
 
-    Both are the end of a traceback. Without one the name is empty, and the sentence is that of
-    *error*.
+    Both are at the end of a traceback. Without a traceback the name is empty, and the message is
+    that of *error*.
     """
     shown = str(error)
     for one in conditions_of(error):
         shown = one.parameters.get(_TRACEBACKS.get(one.name, ""), shown)
     lines = shown.strip().split("\n")
     frames = [at for at, line in enumerate(lines) if line.startswith("  ")]
-    # Where Spark Connect sends both as one text, a state of SQL is behind the sentence, and frames
-    # of Java are behind an empty line.
+    # In the single text of Spark Connect, an SQLSTATE follows the message, and frames of Java
+    # follow an empty line.
     end = re.split(r"\n SQLSTATE: |\n\n", "\n".join(lines[frames[-1] + 1 if frames else 0 :]))[0]
     name, colon, sentence = end.partition(": ")
     is_name = bool(colon) and all(map(str.isidentifier, name.split(".")))
@@ -59,7 +59,7 @@ def raised_by_worker(error: Exception) -> tuple[str, str]:
 
 @contextmanager
 def lasting_errors() -> Iterator[None]:
-    """Raise an error of Spark, which asks the JVM for its text, as a RuntimeError with the text."""
+    """Raise errors of Spark, which need the JVM for their text, as RuntimeErrors with the text."""
     from pyspark.errors import PySparkException
 
     try:
@@ -80,5 +80,5 @@ def _condition_of_java(thrown: Any) -> Condition:
     text = str(thrown.getMessage())
     try:
         return Condition(thrown.getCondition() or "", dict(thrown.getMessageParameters()), text)
-    except Py4JError:  # it has no such methods: it is not of Spark
+    except Py4JError:  # without these methods, it is not an error of Spark
         return Condition(text=text)

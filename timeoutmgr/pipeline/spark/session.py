@@ -1,4 +1,4 @@
-"""A Spark session as the pipeline needs it: UTC, this Python, loopback only, and quiet."""
+"""A Spark session for the pipeline: with UTC, this Python, only loopback addresses, and quiet."""
 
 import logging
 import os
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 _MASTER: Final = "spark.master"
 _THIS_MACHINE: Final = "local[*,3]"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""Set where a Java has started this process, and not the other way round."""
+"""The variable that is set if a Java has started this process."""
 _LONGEST_END: Final = 60.0
-"""Seconds until a Java has ended."""
+"""Maximum seconds for the end of a Java."""
 _LONGEST_RECORDED_END: Final = 600.0
-"""Seconds until a Java has ended that writes a class archive: some twenty on two cores."""
+"""Maximum seconds for the end of a Java that writes a class archive: about 20 on two cores."""
 
-# Settings of a shell for another Spark or Java would steer ours.
+# Settings in the shell for another Spark or Java would affect this Spark.
 _STRANGE: Final = (
     *("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_HOME"),
     *("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"),
@@ -54,15 +54,14 @@ appender.stderr.layout.pattern = spark %p %c{1}: %m%n
 class SessionOptions:
     """Where and how Spark runs.
 
-    *master* is Spark's. The default is the master that ``spark-submit`` or *configuration* names,
-    otherwise ``local[*,3]``: this machine, where a task that fails is tried three times
-    (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
-    server instead. *local_dir* is where shuffles are written: a folder with room for the data.
-    *is_short* has a Java of this machine compile quickly, and not well: a job on few rows then
-    takes 0.6 of the work, a job on millions more of it.
-    *partitions* is how many tasks read a store or a table, and how many parts a shuffle has; in a
-    session that is there already its setting READ_BY says how many tasks read. *verbose* shows
-    Spark's own log.
+    *master* is Spark's master URL. The default is the master that ``spark-submit`` or
+    *configuration* names, otherwise ``local[*,3]``: this machine, with three attempts for each task
+    (``local[*]`` never retries). *remote* is the ``sc://`` address of a Spark Connect server to use
+    instead. *local_dir* is a folder for shuffles, with enough space for the data. *is_short* makes
+    a Java on this machine compile quickly but not well: a job on few rows then takes 0.6 of the
+    work, a job on millions of rows takes more. *partitions* is the number of tasks that read a
+    store or a table, and of parts of a shuffle; an existing session reads with the number of tasks
+    in its setting READ_BY. *verbose* shows Spark's own log.
     """
 
     master: str | None = optional(
@@ -106,26 +105,26 @@ class SessionOptions:
 
     @property
     def runs_at(self) -> str:
-        """The address of the server, or the master: that which is set, otherwise this machine."""
+        """The address of the server, or the master; by default this machine."""
         return self.remote or self.master or self.configuration.get(_MASTER, _THIS_MACHINE)
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in processes of this machine that we start."""
+        """Whether Spark runs in processes that this program starts on this machine."""
         return self.remote is None and self.runs_at.startswith("local")
 
 
 def as_submitted(options: SessionOptions) -> SessionOptions:
     """Return *options* with the settings of ``spark-submit``, if it has started this process.
 
-    A setting in *options* goes before the same setting of ``spark-submit``, and both go before the
-    settings of this library: above all the master, which would otherwise run a cluster's job here.
+    Settings in *options* override those of ``spark-submit``, and both override this library's
+    settings. Above all this holds for the master: otherwise a cluster's job would run here.
     """
     if _GATEWAY not in os.environ:
         return options
     from pyspark import SparkConf, SparkContext
 
-    prepare: Any = SparkContext._ensure_initialized  # it attaches to the Java that is there
+    prepare: Any = SparkContext._ensure_initialized  # attaches to the running Java
     prepare()
     return replace(options, configuration={**dict(SparkConf().getAll()), **options.configuration})
 
@@ -134,26 +133,26 @@ Job = TypeVar("Job", bound=Callable[..., Any])
 _ZONE: Final = "spark.sql.session.timeZone"
 _TIMES: Final = {
     _ZONE: "UTC",
-    # As other types, texts with an offset are read without the offset.
+    # With other types, the offset in a text is ignored.
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # By the older policy, microseconds are written as if they were milliseconds.
+    # The older policy writes microseconds as if they were milliseconds.
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
 }
 
 
 def in_utc(job: Job) -> Job:
-    """Have *job*, whose first argument is a session, run with UTC as the session's time zone.
+    """Make *job*, whose first argument is a session, run with UTC as the session's time zone.
 
-    Spark formats timestamps and cuts days in the zone of the session: in another zone a header
-    would tell another instant than the row that it belongs to. The two settings that change what a
-    timestamp means are Spark's own meanwhile, too. A frame of the caller keeps the zone that it was
-    made with, but not with Spark Connect, which reads its plan only when it runs.
+    Spark formats timestamps and cuts days in the session's zone: in another zone, a header would
+    have another instant than its row. Meanwhile the two settings that change the meaning of a
+    timestamp also have Spark's defaults. A caller's frame keeps the zone in which it was made,
+    except with Spark Connect, which interprets a plan only when it runs.
     """
 
     @wraps(job)
     def run(spark: "SparkSession", *args: Any, **more: Any) -> Any:
         before = {name: str(spark.conf.get(name)) for name in _TIMES}
-        # A host may refuse to set a value, even the value that is there.
+        # A host may refuse to set a value, even to the present value.
         others = {name: value for name, value in _TIMES.items() if before[name] != value}
         _configure(spark, others)
         try:
@@ -170,9 +169,9 @@ def _configure(spark: "SparkSession", settings: Mapping[str, str]) -> None:
 
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""Spark plans no query on a source that could push filters, unless this is set."""
+"""Without this setting, Spark plans no query on a source that can push filters down."""
 READ_BY: Final = "spark.timeoutmgr.partitions"
-"""How many tasks read a store or a table. It is ours: Spark keeps it, and knows nothing of it."""
+"""Number of tasks that read a store or a table: our own setting, which Spark only keeps."""
 
 
 def is_inside(spark: "SparkSession") -> bool:
@@ -193,10 +192,10 @@ def bare_session(
 ) -> Iterator["SparkSession"]:
     """Yield a session without registered data sources; stop it at the end.
 
-    Where this process has one already, that is lent as it is, and not stopped. A Java of this
-    machine starts with its class archive if one is kept; it writes *recorded* when it ends.
+    If this process already has a session, yield that session as it is, and do not stop it. A Java
+    on this machine uses its class archive if one exists; at its end it writes *recorded*, if given.
 
-    Raises PipelineUnavailable where Spark, Java or the server is missing.
+    Raises PipelineUnavailable if Spark, Java or the server is missing.
     """
     require_spark()
     with ExitStack() as stack:
@@ -209,9 +208,9 @@ def bare_session(
 def settings_of(
     options: SessionOptions, scratch: Path, flags: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return Spark's settings for *options*; *scratch* is a folder of this run's own.
+    """Return Spark's settings for *options*; *scratch* is a folder of this run.
 
-    *flags* are options of a Java that is started here.
+    *flags* are options for a Java that this program starts.
     """
     settings = {
         **_SETTINGS,
@@ -237,9 +236,9 @@ def _partitions(options: SessionOptions) -> dict[str, str]:
 
 
 def _sockets(folder: Path) -> dict[str, str]:
-    """Have rows come from the workers through sockets in *folder*: less work than through ports.
+    """Return settings for sockets in *folder* between workers and Java: less work than ports.
 
-    A process that can open a socket is let in, so the folder is this run's alone (ADR 52).
+    Any process that can open such a socket is accepted, so the folder is private (ADR 52).
     """
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
         return {}
@@ -248,22 +247,22 @@ def _sockets(folder: Path) -> dict[str, str]:
 
 
 _LONGEST_FOLDER: Final = 60
-"""Bytes. The path of a socket has at most 104 to 108, of which Spark's name for it is 42."""
+"""Bytes. A socket's path has at most 104 to 108 bytes, of which Spark's file name takes 42."""
 
 _SHUFFLES: Final = {
-    # Of fifty million messages each part fits the heap. Rows are written to all parts at once, by
-    # a buffer for each, and many buffers outgrow the processor's caches.
+    # With fifty million messages, each part still fits the heap. More parts would be slower: each
+    # has a write buffer, and many buffers outgrow the processor's caches.
     "spark.sql.shuffle.partitions": "32",
-    # Spark puts small parts together up to this: a table of ids that outgrows the caches as well
-    # is searched slowly.
+    # Spark merges small parts up to this size: a larger hash table of ids would also outgrow the
+    # caches, and be slow.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
 }
 
 _JAVA_FLAGS: Final = "spark.driver.defaultJavaOptions"
-"""Before the options of ``--conf spark.driver.extraJavaOptions``, which may say otherwise."""
+"""Applied before the options in ``--conf spark.driver.extraJavaOptions``, which can override."""
 
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""The first compiler alone, and the collector that starts no threads."""
+"""Only the first compiler, and the garbage collector without threads."""
 
 _SETTINGS: Final = {
     "spark.app.name": "timeoutmgr-pipeline",
@@ -272,19 +271,19 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # For each column that is named, where in the source that was: six calls into the JVM, and a
-    # class looked for in every jar. A job names hundreds.
+    # Otherwise pyspark records the source line of each named column: six calls into the JVM, and a
+    # search for a class in every jar. A job names hundreds of columns.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # By itself it is on where rows are computed and off where they are read and written, and each
-    # has its own process that workers are forked from, with all that it imports.
+    # By default this is on for computing rows and off for reading and writing them; then each kind
+    # has its own process from which workers are forked, with its own imports.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-    # A speculative attempt would load the same rows at the same time: harmless, and wasted.
+    # A speculative attempt would load the same rows concurrently: harmless, but wasteful.
     "spark.speculation": "false",
-    # Files of an archive are many and near: a job to list them takes longer than to list them.
+    # The files of an archive are many and near: listing them is faster than a job for it.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    # Rows that are in their place already are grouped once, and not first in parts.
+    # Group rows that are already partitioned once, not first in parts.
     "spark.sql.execution.combineAdjacentAggregation": "true",
-    # Rows that are kept for two more readers take longer to pack than to read again.
+    # Compressing rows that are cached for two more readers takes longer than reading them again.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -314,7 +313,7 @@ def _started(
         builder = builder.config(name, value)
     builder = builder.master(options.runs_at)
     with _environment(options, java, home), nullcontext() if options.verbose else held_back():
-        if not is_submitted:  # a Java that has started this process ends after it
+        if not is_submitted:  # a Java that started this process ends after this process
             stack.callback(_end_java, _LONGEST_RECORDED_END if recorded else _LONGEST_END)
         try:
             with _same_interrupt():
@@ -330,7 +329,7 @@ def _started(
 
 @contextmanager
 def _same_interrupt() -> Iterator[None]:
-    """Keep what SIGINT does: Spark's handler calls Java on a connection that waits for Java."""
+    """Keep the handler of SIGINT: Spark's handler would use a connection that waits for Java."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -340,7 +339,7 @@ def _same_interrupt() -> Iterator[None]:
 
 
 def _end_of(session: "SparkSession") -> Callable[..., None]:
-    """Return an exit that stops *session*; what ended the work counts before an error of that."""
+    """Return an exit that stops *session*; an error in the stop does not hide an earlier error."""
 
     def stop(_kind: object, ended_by: BaseException | None, _traceback: object) -> None:
         try:
@@ -357,7 +356,7 @@ def _end_of(session: "SparkSession") -> Callable[..., None]:
 def _home_and_flags(
     java: Java, scratch: Path, recorded: ClassArchive | None
 ) -> tuple[Path | None, list[str]]:
-    """Return the SPARK_HOME, and the flags of Java for the archive of its classes."""
+    """Return the SPARK_HOME, and Java's flags for the class archive."""
     if recorded is not None:
         return recorded.home, recorded.recording_flags()
     archive = kept_archive(java)
@@ -367,7 +366,7 @@ def _home_and_flags(
 
 
 def _end_java(longest: float) -> None:
-    """End the JVM, in *longest* seconds at most: by itself it stays as long as this process."""
+    """End the JVM, within *longest* seconds: by default it lives as long as this process."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -397,9 +396,9 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
 
 @contextmanager
 def _environment(options: SessionOptions, java: Java | None, home: Path | None) -> Iterator[None]:
-    """Start the JVM with an environment of ours: it and its Python workers inherit it.
+    """Start the JVM with our environment, which the JVM and its Python workers inherit.
 
-    Without *java* it runs already, and a Python of its workers that is named stays.
+    Without *java* the JVM runs already, and a named Python for its workers is kept.
     """
     before = dict(os.environ)
     if options.is_local:
@@ -408,7 +407,7 @@ def _environment(options: SessionOptions, java: Java | None, home: Path | None) 
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     if home is not None:
         os.environ["SPARK_HOME"] = str(home)
-    # By itself pyspark takes the first python3 on the PATH, which need not be ours.
+    # By default pyspark uses the first python3 on the PATH, which need not be this Python.
     if java is not None:
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

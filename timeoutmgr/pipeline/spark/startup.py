@@ -15,7 +15,7 @@ from timeoutmgr.pipeline.errors import PipelineUnavailable
 
 logger = logging.getLogger(__name__)
 
-# --- A check for the server before Spark starts, which itself would try for minutes -----------
+# --- A check of the server before Spark starts, since Spark itself would try for minutes ------
 
 _PATIENCE: Final = 5.0
 _STANDALONE: Final = "spark://"
@@ -26,9 +26,9 @@ Address = tuple[str, int]
 
 
 def require_answer(url: str, patience: float = _PATIENCE) -> None:
-    """Raise PipelineUnavailable if *url* takes no connection within *patience* seconds.
+    """Raise PipelineUnavailable if *url* accepts no connection within *patience* seconds.
 
-    *url* names a standalone master (of several, any will do) or a Spark Connect server; other
+    *url* names standalone masters (one of them must answer) or a Spark Connect server; other
     masters report errors themselves.
     """
     reasons = []
@@ -47,12 +47,12 @@ def require_answer(url: str, patience: float = _PATIENCE) -> None:
 
 
 def shown(url: str) -> str:
-    """Return *url* without the parameters behind it, which may hold a token."""
+    """Return *url* without its parameters, which may contain a token."""
     return url.partition("/;")[0]
 
 
 def addresses(url: str) -> list[Address]:
-    """Return the hosts and ports that *url* names; none where it is of another kind."""
+    """Return the hosts and ports that *url* names; none for another kind of master."""
     for scheme, default in ((_STANDALONE, None), (_CONNECT, _CONNECT_PORT)):
         if url.startswith(scheme):
             places = url.removeprefix(scheme).partition("/")[0]
@@ -74,19 +74,18 @@ def _address(url: str, place: str, default: int | None) -> Address:
 _AS_THEY_ARE: Final = ("bin", "jars")
 _ARCHIVES: Final = Path("python", "lib")
 _UNPACKED: Final = {"pyspark": "pyspark*.zip", "py4j": "py4j-*-src.zip"}
-"""Which package each of the archives holds."""
+"""For each package, the name pattern of Spark's archive of it."""
 
 
 def unpacked_home(folder: Path) -> Path | None:
     """Return a SPARK_HOME made in *folder*, of links to the pyspark that this process uses.
 
-    Spark has each Python that it starts import pyspark from an archive. Python keeps no compiled
-    code of an archive, so that each of the six processes that a job has started compiles pyspark
-    anew, in 0.2 s of the 0.5 s that a start takes. And each worker reads the archive's table of
-    contents again with each task.
+    Spark makes each Python that it starts import pyspark from an archive. Python keeps no compiled
+    code for archives, so each of the six processes of a job compiles pyspark anew, in 0.2 s of the
+    0.5 s of a start. Also, each worker reads the archive's table of contents again for each task.
 
-    Under the names of the archives are folders that hold the same packages: workers import the same
-    files as their driver. None if Spark has another layout, or no links can be made.
+    In this home, folders with the same packages replace the archives under the same names: workers
+    import the same files as their driver. None if Spark has another layout, or links fail.
     """
     import py4j
     import pyspark
@@ -110,7 +109,7 @@ def unpacked_home(folder: Path) -> Path | None:
             instead = home / _ARCHIVES / archive.name
             instead.mkdir(parents=True)
             (instead / name).symlink_to(packages[name], target_is_directory=True)
-    except OSError as error:  # Windows lets not everybody make links
+    except OSError as error:  # Windows does not let every user create links
         logger.info(
             "pipeline reads Python's packages from Spark's archives: %s",
             error,
@@ -126,8 +125,8 @@ def held_back() -> Iterator[None]:
 
     The JVM always writes the same four lines when it starts.
 
-    Processes that are started inside go on writing there. The JVM and its workers write there the
-    text of their exceptions; ``SessionOptions.verbose`` shows it.
+    Processes that are started inside keep writing to the held-back stream. The JVM and its workers
+    write the texts of their exceptions there; ``SessionOptions.verbose`` shows them.
     """
     sys.stderr.flush()
     kept = os.dup(2)

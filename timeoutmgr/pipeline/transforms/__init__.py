@@ -1,1 +1,1 @@
-"""Transformations of data frames: pure functions, which get the time as an argument."""
+"""Transformations of data frames: pure functions that get the time as an argument."""

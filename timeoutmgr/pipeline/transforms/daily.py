@@ -19,20 +19,20 @@ _DAY: Final = 86_400_000_000
 _WEEKS: Final = 4
 _FEWEST: Final = 3
 FEWEST_DAYS: Final = 7 * _FEWEST + 1
-"""Days of history, today apart, of which the last is the first day that is judged."""
+"""Days of history before today that are needed to judge a single day."""
 _SHARE: Final = 0.5
 _SIGMAS: Final = 4.0
 
 
 def daily(evidence: "DataFrame", promise: timedelta) -> "DataFrame":
-    """Return how many events *evidence* of history has by store, destination and days.
+    """Return the number of events in *evidence* of history by store, destination and days.
 
     *day* is the day of the event. A dispatch also has *due_day*, the day on which its message was
-    due, and *kept* counts the dispatches that were late by *promise* at most.
+    due; *kept* counts the dispatches that were late by at most *promise*.
     """
     is_sent = f.col("kind") == int(Evidence.DISPATCHED)
     is_kept = f.col("at") - f.col("due") <= duration_micros(promise)
-    # As numbers: to make a date of each instant would take longer than all the rest.
+    # As numbers: converting each instant to a date would take longer than all the rest.
     counted = evidence.groupBy(
         *("store", "destination"),
         f.floor(f.col("at") / _DAY).alias("day"),
@@ -48,7 +48,7 @@ def daily(evidence: "DataFrame", promise: timedelta) -> "DataFrame":
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A day whose *messages* differ from the median *expected* of the same weekday before."""
+    """A day whose *messages* differ from *expected*, the median of earlier same weekdays."""
 
     day: date
     messages: int
@@ -63,8 +63,8 @@ class Anomaly:
 def anomalies(counts: Mapping[date, int], last: date) -> list[Anomaly]:
     """Return the days up to *last* that differ from the same weekday of the four weeks before.
 
-    A day without messages counts as 0. A day is judged if the series began three weeks before or
-    earlier. It differs by at least half of what was expected, and by more than random arrivals do.
+    A day without messages counts as 0. A day is judged if the series began at least three weeks
+    before. It differs by at least half of the expected number, and by more than random arrivals do.
     """
     if not counts:
         return []

@@ -1,8 +1,8 @@
 """Instants in columns that another program filled: timestamps, texts with a zone, or counts.
 
-Texts follow ISO 8601, with a calendar date, a time and a zone. A count since 1970 tells its
-unit by its digits: 10 are seconds, 13 milliseconds, 16 microseconds and 19 nanoseconds, each from
-2001 to 2286. Finer than a microsecond is rounded up, so that it is never early.
+Texts follow ISO 8601, with a calendar date, a time and a zone. The number of digits of a count
+since 1970 is its unit: 10 digits are seconds, 13 milliseconds, 16 microseconds and 19 nanoseconds,
+each from 2001 to 2286. Fractions of a microsecond are rounded up, so no instant is early.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,8 +20,8 @@ EXPECTED: Final = f"{EXAMPLE}, or a count since 1970 of 10, 13, 16 or 19 digits"
 KINDS: Final = (t.TimestampType, t.StringType, t.IntegralType, t.NullType)
 """Types of columns that can hold instants; other types have no zone."""
 
-# Year, month, day, hour, minute, second, fraction, zone; with or without separators. To Java $ is
-# also before a line's end, and only \z the end.
+# Year, month, day, hour, minute, second, fraction, zone; with or without separators. In Java $ also
+# matches before a final line end; only \z is the end.
 _ISO: Final = (
     r"^(\d{4})(-?)(\d\d)\2(\d\d)[Tt ](\d\d)(?:(:?)(\d\d)(?:\6(\d\d)(?:[.,](\d+))?)?)?"
     r"([Zz]|[+-]\d\d(?::?\d\d)?)\z"
@@ -32,7 +32,7 @@ _NANOS: Final = 19
 
 
 def instant(column: "Column", kind: t.DataType) -> "Column":
-    """Return *column*, which is of *kind*, as timestamps; empty where it is none with a zone."""
+    """Return *column*, which is of *kind*, as timestamps; null for values without a zone."""
     if isinstance(kind, t.TimestampType):
         return column
     text = column.cast("string")
@@ -41,14 +41,14 @@ def instant(column: "Column", kind: t.DataType) -> "Column":
 
 def of_nanos(nanos: "Column") -> "Column":
     """Return *nanos* since 1970 as timestamps, rounded up."""
-    # Whole numbers alone: as a double such a count has lost its last digits.
+    # Only integer arithmetic: a double would lose the last digits of such a count.
     rest = f.pmod(nanos, f.lit(1_000))
     down = f.call_function("div", nanos - rest, f.lit(1_000))
     return f.timestamp_micros(down + (rest > 0).cast("bigint"))
 
 
 def is_thinkable(at: "Column") -> "Column":
-    """Whether the instant *at* is in the calendar: Spark's timestamps reach further."""
+    """Whether the instant *at* is in the years 1 to 9999: Spark's timestamps reach further."""
     return f.unix_micros(at).between(EARLIEST, LATEST)
 
 

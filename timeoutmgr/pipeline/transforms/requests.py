@@ -1,8 +1,8 @@
 """Rows of a data set as timeouts to store, each with the reasons for its rejection.
 
-Expressions of Spark repeat the rules of ``timeoutmgr.message.validation`` and
+Spark expressions repeat the rules of ``timeoutmgr.message.validation`` and
 ``timeoutmgr.sender.composer``, so that a million rows never pass through Python; ``tests/pipeline``
-holds both to the same answers.
+checks that both give the same results.
 """
 
 import fnmatch
@@ -33,16 +33,16 @@ from timeoutmgr.sender.composer import RESERVED
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# To Java $ is also before a line's end, and only \z the end.
+# In Java $ also matches before a final line end; only \z is the end.
 _PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}\z"
 _SECONDS: Final = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*\z"
 """A decimal number: Java would also read ``30d`` as 30, and hexadecimal digits."""
 _SHORT_STRING: Final = 255
-"""Bytes of a short string of AMQP, for which the columns of every database are long enough."""
+"""Maximum bytes of an AMQP short string; the columns of every database can hold as many."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
 BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _EXACT: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""Times in JSON to the microsecond: by itself Spark writes three digits of a second."""
+"""Times in JSON to the microsecond: by default Spark writes only milliseconds."""
 _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
 
 
@@ -51,8 +51,8 @@ def normalised(
 ) -> "DataFrame":
     """Return *frame* with all of COLUMNS: missing columns are empty.
 
-    Upper and lower case of a name do not count. *columns* says how a column is called in *frame*,
-    by the name that it has here. Other columns are left out with *ignore_extra*.
+    Names are compared without regard to case. *columns* maps a name in COLUMNS to the name in
+    *frame*. With *ignore_extra*, other columns are left out.
 
     Raises WrongColumns for a frame without destination, or without due time and delay, for times
     without a zone, for unfit types, and for columns that are not read.
@@ -78,7 +78,7 @@ def normalised(
 def _found(
     schema: t.StructType, columns: Mapping[str, str], *, ignore_extra: bool
 ) -> tuple[dict[str, t.StructField], list[str]]:
-    """Return the fields of *schema* by their names here, and the problems."""
+    """Return the fields of *schema* by their names in COLUMNS, and the problems."""
     wanted = {theirs.lower(): ours for ours, theirs in columns.items()}
     found: dict[str, t.StructField] = {}
     problems, extra = [], []
@@ -125,14 +125,14 @@ def _misfit(name: str, kind: t.DataType) -> list[str]:
 
 
 def judged(requests: "DataFrame", rules: RequestRules) -> "DataFrame":
-    """Return the timeouts that *requests* ask for, with ``reasons`` if a row is rejected.
+    """Return the timeouts that *requests* describe, with ``reasons`` if a row is rejected.
 
-    The columns are ``views.TO_STORE``, ``reasons``, ``content`` (a digest, equal for two rows of a
-    key that are the same message), and ``input``, the row as JSON if it has reasons.
+    The columns are ``views.TO_STORE``, ``reasons``, ``content`` (a digest, equal for two rows with
+    one key if they are the same message), and ``input``, the row as JSON if it has reasons.
     """
     kinds: Mapping[str, t.DataType] = {one.name: one.dataType for one in requests.schema.fields}
     texts = {name: f.col(name).cast("string") for name in TEXTS}
-    # To CSV an empty text is none.
+    # CSV does not distinguish an empty text from a missing value.
     own_type = f.nullif(texts["message_type"], f.lit(""))
     texts["message_type"] = f.coalesce(own_type, f.lit(rules.message_type))
     when, when_wrong = _when(kinds, rules)
@@ -169,7 +169,7 @@ def judged(requests: "DataFrame", rules: RequestRules) -> "DataFrame":
 
 
 def _content() -> "Column":
-    # Not the headers as they are stored: their order is not content.
+    # Use sorted headers, not the stored text: their order is not content.
     given = f.array_sort(f.map_entries("given"))
     parts = ("due", "destination", "saga_id", "message_type", "content_type_", "body")
     return f.xxhash64(*parts, given)
@@ -179,7 +179,7 @@ def timeout_id(endpoint: str, message_id: "Column") -> "Column":
     """Return the id of the timeout that holds *message_id*, as ``routing.timeout_id`` makes it."""
     before = NAMESPACE.bytes + f"{len(endpoint)}:{endpoint}".encode()
     digest = f.sha1(f.concat(f.lit(before), f.encode(message_id, "UTF-8")))
-    # A digit with the version 5; another digit with the two bits of the UUID's variant.
+    # One digit is the version 5; another digit holds the two bits of the UUID's variant.
     variant = f.translate(f.substring(digest, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab")
     return f.concat(
         *(f.substring(digest, 1, 8), f.lit("-"), f.substring(digest, 9, 4), f.lit("-5")),
@@ -201,7 +201,7 @@ def _when(kinds: Mapping[str, t.DataType], rules: RequestRules) -> tuple["Column
     in_range = (delay >= 0) & (delay <= _LONGEST_DELAY)
     later = f.when(
         in_range,
-        # Rounded up, so that it is never early.
+        # Rounded up, so that the message is never early.
         f.timestamp_micros(f.lit(rules.now) + f.ceil(delay * 1_000_000).cast("bigint")),
     )
     due = f.coalesce(at, later)
@@ -247,7 +247,7 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
 
 
 def _no_text(name: str) -> "Column":
-    # Spark takes bytes for a text without a check, and would store the damaged text.
+    # Spark accepts bytes as a text without a check, and would store a damaged text.
     return _because(~f.is_valid_utf8(name), f"{name} is no UTF-8")
 
 
@@ -267,7 +267,7 @@ def _headers(
         f.lit(0),
         lambda sum_, one: sum_ + f.octet_length(one["key"]) + f.octet_length(one["value"]),
     )
-    # A name of any length goes with them.
+    # The message type becomes a header of any length.
     size = f.coalesce(size, f.lit(0)) + f.coalesce(f.octet_length(message_type), f.lit(0))
     names = f.map_keys(given)
     if is_text:
@@ -299,8 +299,8 @@ def _headers(
 
 
 def _texts_in(raw: "Column") -> "Column":
-    """Return the JSON object *raw* as a map; nothing where a value is no text (but null may be)."""
-    # As texts alone, a number would be the text of its digits.
+    """Return the JSON object *raw* as a map; null if a value is neither a text nor null."""
+    # Parsed directly as texts, a number would become the text of its digits.
     values = f.map_values(f.from_json(raw, "map<string,variant>"))
     kinds = f.transform(values, lambda one: f.coalesce(f.schema_of_variant(one), f.lit("VOID")))
     strange = f.exists(kinds, lambda kind: ~kind.isin("STRING", "VOID"))
@@ -348,7 +348,7 @@ def _names_wrong(rules: RequestRules) -> list["Column"]:
 
 
 def _against(destination: "Column", limits: Limits) -> list["Column"]:
-    """Return the reasons of ``validation.check_destination`` by the patterns of *limits*."""
+    """Return the reasons for which ``validation.check_destination`` refuses a destination."""
     wrong = []
     if limits.refused_destinations:
         refused = "|".join(_java(one) for one in limits.refused_destinations)
@@ -376,8 +376,8 @@ def _message_id(
 def _digest(kinds: Mapping[str, t.DataType]) -> "Column":
     """Return a digest of the columns that the input has.
 
-    Rows that are due on a whole millisecond keep the digest that they had when all times in it were
-    cut to milliseconds, so that rows of earlier versions are known again.
+    Earlier versions cut all times in the digest to milliseconds. Rows due on a whole millisecond
+    keep that digest, so that rows of earlier versions are recognized.
     """
     row = f.struct(*_shown(kinds))
     is_finer = f.lit("timestamp" in kinds["body"].simpleString())
@@ -388,12 +388,12 @@ def _digest(kinds: Mapping[str, t.DataType]) -> "Column":
 
 
 def _shown(kinds: Mapping[str, t.DataType]) -> list["Column"]:
-    """Return the columns that the input has, as JSON can hold them."""
+    """Return the columns that the input has, converted for JSON."""
     return [f.col(name) for name, kind in kinds.items() if name in COLUMNS]
 
 
 def _all_headers(rules: RequestRules) -> "Column":
-    """Return the headers that ``Composer`` gives such a message, and the store's satellite."""
+    """Return the headers that ``Composer`` and the store's satellite give such a message."""
     message_id = f.col("message_id")
     own: dict[str, Any] = {
         headers.MESSAGE_ID: message_id,
@@ -417,7 +417,7 @@ def _all_headers(rules: RequestRules) -> "Column":
         ),
         given,
     )
-    # No map of Spark's can be made of names that are given twice, not even for a reject.
+    # Spark cannot make a map with a name that is given twice, not even for a reject.
     plain = given.isNull() | (f.size(given) == 0) | _is_twice(f.map_keys(given))
     return f.when(plain, fields).otherwise(f.to_json(both))
 
@@ -425,8 +425,8 @@ def _all_headers(rules: RequestRules) -> "Column":
 def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "DataFrame":
     """Return *timeouts*, up to *jitter* later if they are due in *hot* seconds (column ``second``).
 
-    The delay depends on the id alone, so that another run gives the same; never earlier. If the
-    rows have headers, the header of the due time is changed too.
+    A timeout is never earlier. The delay depends only on the id, so that another run gives the same
+    due time. If the rows have headers, the header with the due time changes, too.
     """
     later = f.pmod(f.xxhash64("id"), f.lit(duration_micros(jitter)))
     moved = f.timestamp_micros(f.least(f.unix_micros("due") + later, f.lit(LATEST)))

@@ -1,7 +1,7 @@
-"""The fate of every message: evidence from all sides, one row per id, and a verdict on it.
+"""The fate of every message: evidence from all sources, one row per id, and a verdict on it.
 
-A single union and a single grouping by id, of numbers alone: a join for each side would cost twice
-as much, and texts would make the grouping sort.
+There is a single union and a single grouping by id, with numbers only: a join for each source would
+cost twice as much, and texts would make the grouping sort.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PRINT: Final = ("print_1", "print_2")
 _HEAPS: Final = 1024
 PLACES: Final = ("endpoint", "destination")
-"""Columns of evidence that only verdicts with ids have."""
+"""Columns of evidence that only verdicts with ids use."""
 VERDICTS: Final = (*("id", *PLACES, "day", "verdict", "dispatches", "first_at", "due", "lateness"),)
 """The columns of a verdict."""
 
@@ -35,20 +35,20 @@ VERDICTS: Final = (*("id", *PLACES, "day", "verdict", "dispatches", "first_at", 
 def printed(rows: "DataFrame") -> "DataFrame":
     """Return *rows* with the two columns of PRINT instead of their id.
 
-    Spark sends and groups numbers in less time than texts, and finds the smallest of some numbers
-    without keeping them. Of a billion ids, two share all 128 bits once in 10^20 runs.
+    Spark sends and groups numbers faster than texts, and finds the smallest of some numbers without
+    keeping them. Among a billion ids, two share all 128 bits once in 10^20 runs.
     """
     others = [name for name in rows.columns if name != "id"]
-    # The same hash from another seed, which is the hash of the number before the id.
+    # The same hash with another seed: the hash of the number 1, which precedes the id.
     hashes = (_print_1(), f.xxhash64(f.lit(1), f.col("id")))
     return rows.select(*(one.alias(name) for one, name in zip(hashes, PRINT, strict=True)), *others)
 
 
 def tallied(rows: "DataFrame", kind: str) -> "DataFrame":
-    """Return how many of *rows* are of each *kind*, in heaps: kind, many, and two prints of each.
+    """Count *rows* of each *kind* in heaps (random groups): kind, many, and two prints of each.
 
-    A heap names the first and the last that lie in it. With few of a kind hardly any heap has
-    three, so that all are named; with many there are some thousand names to choose from.
+    A heap has the first and the last print in it. With few rows of a kind, hardly any heap has
+    three rows, so all prints are returned; with many rows, there are some thousand to choose from.
     """
     first, second = map(f.col, PRINT)
     heap = f.pmod(second, f.lit(_HEAPS)).alias("heap")
@@ -58,7 +58,7 @@ def tallied(rows: "DataFrame", kind: str) -> "DataFrame":
 
 
 def about(rows: "DataFrame", prints: Collection[int]) -> "DataFrame":
-    """Return the *rows*, which have an id, whose first print is among *prints*."""
+    """Return the *rows* whose id has its first print among *prints*."""
     return rows.where(_print_1().isin(list(prints)))
 
 
@@ -71,7 +71,7 @@ class Verdict(StrEnum):
 
     OK = "ok"
     LATE = "late"
-    """Dispatched, and later after its due time than is well."""
+    """Dispatched, but later after its due time than the limit."""
     PENDING = "pending"
     OVERDUE = "overdue"
     """Pending, though it was due before the cutoff."""
@@ -84,11 +84,11 @@ class Verdict(StrEnum):
     FAILED = "dead_lettered"
     """In the error queue, with its whole message; reports keep the older name."""
     MIGRATED = "migrated"
-    """Moved to another place, which knows its fate there."""
+    """Moved to another place, which knows its further fate."""
     ERASED = "erased"
-    """Erased on request: nothing but its id is known, nor ever will be."""
+    """Erased on request: only its id is known."""
     UNDECIDED = "undecided"
-    """Accepted, not seen, and nothing tells whether it should have arrived by now."""
+    """Accepted and not seen, but it is unknown whether it should have arrived by now."""
     UNKNOWN = "unknown"
     """The evidence contradicts itself, or proves nothing."""
 
@@ -107,9 +107,9 @@ class Evidence(IntFlag):
     CANCELLED = 16
     FAILED = 32
     CLOSED = 64
-    """Its key says that it was dispatched; history may have been purged, or not be kept."""
+    """Its key says that it was dispatched; its history may be purged, or was not kept."""
     KEPT = 128
-    """Its key says that it waits in this store."""
+    """Its key says that it is pending in this store."""
     MOVED = 256
     """It was moved to another place; it may have come back since."""
     OTHER = 512
@@ -141,9 +141,9 @@ STATES: Final[Mapping[str, Evidence]] = {
 class Bounds:
     """The limits that verdicts depend on.
 
-    A message due before *cutoff* is expected to have ended; later than *late* after its due time is
-    late.
-    Messages that are accepted without a due time were so before *as_of*; None: at any time.
+    A message due before *cutoff* is expected to have ended; a message dispatched more than *late*
+    after its due time is late.
+    Messages without a due time in the senders' list were accepted before *as_of* (None: any time).
     Messages that are due from *until* on, or known to be for others than *destination*, are left
     out.
     """
@@ -156,7 +156,7 @@ class Bounds:
 
     @property
     def accepted_is_stored(self) -> bool:
-        """Whether a message that was accepted, due at any time, is to be in a store by now."""
+        """Whether an accepted message, whatever its due time, must be in a store by now."""
         return self.as_of is not None and self.as_of <= self.cutoff
 
 
@@ -181,7 +181,7 @@ def of_keys(keys: "DataFrame") -> "DataFrame":
 def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
     """Return the evidence of senders: messages *accepted* for *endpoint*'s manager.
 
-    It has id, or message_id, and due if they know it; see :func:`problems_of`.
+    *accepted* has id or message_id, and due if senders know it; see :func:`problems_of`.
     """
     known = accepted.columns
     named = f.col("id" if "id" in known else "message_id").cast("string")
@@ -194,7 +194,7 @@ def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
 
 
 def problems_of(accepted: "DataFrame") -> list[str]:
-    """Return the problems of *accepted* as a list of senders; it is read once for that."""
+    """Return the reasons why *accepted* cannot be a list of senders; read it once for that."""
     ids = [name for name in ("id", "message_id") if name in accepted.columns]
     if not ids:
         return ["has neither a column 'message_id' nor 'id'"]
@@ -229,8 +229,8 @@ def _due_in(accepted: "DataFrame") -> "tuple[Column, t.DataType]":
 def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
     """Return one row for each id in *evidence*: the columns of VERDICTS, times in microseconds.
 
-    The destination is where a pending message is sent to, or the last that history tells of. A
-    message whose destination is not known may be lost at each: such verdicts are never left out.
+    The destination is that of the pending message, or the last destination in history. A message
+    with an unknown destination may have had any: such verdicts are never left out.
     """
     found = _judged(together(evidence), ("id",), bounds, *PLACES)
     found = found.withColumn("day", f.to_date(f.timestamp_micros("due")))
@@ -242,7 +242,7 @@ def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
 
 
 def verdicts_by_print(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
-    """Return the same as `verdicts` with prints instead of ids, in four fifths of the time."""
+    """Return ``verdicts`` with prints instead of ids, in four fifths of the time."""
     return _judged(printed(together(evidence)), PRINT, bounds)
 
 
@@ -253,8 +253,8 @@ def together(frames: "Sequence[DataFrame]") -> "DataFrame":
 
 def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds, *more: str) -> "DataFrame":
     kind = f.col("kind")
-    # Brought together before it is grouped: an id is known of a few times, in different places, so
-    # that to group in each place first would take as long again, and send no fewer rows.
+    # Exchange rows before grouping: an id occurs a few times, in different partitions. Grouping in
+    # each partition first would take as long again, and send no fewer rows.
     sums = (
         evidence.repartition(*by)
         .groupBy(*by)
@@ -282,7 +282,7 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds, *more: s
 
 def _last_place(name: str) -> "Column":
     pending = f.max(f.when(f.col("kind") == Evidence.PENDING, f.col(name)))
-    # A key has no destination, and the instant of the event that closed it.
+    # A key has no destination, but the instant of the event that closed it.
     named_at = f.when(f.col(name).isNotNull(), f.col("at"))
     return f.coalesce(pending, f.max_by(name, named_at), f.max(name)).alias(name)
 
@@ -311,7 +311,7 @@ def _verdict(bounds: Bounds) -> "Column":
         (_has(Evidence.CANCELLED), Verdict.CANCELLED),
         (is_pending & is_over, Verdict.OVERDUE),
         (is_pending, Verdict.PENDING),
-        # All tables are read at one moment: a stored timeout that is in none of them is lost.
+        # All tables are read at one moment: a stored timeout that no other table has is lost.
         (_has(Evidence.KEPT), Verdict.LOST),
         (_has(Evidence.MOVED), Verdict.MIGRATED),
         (_has(Evidence.SCHEDULED), Verdict.LOST),
@@ -339,7 +339,7 @@ def _any_of(kinds: "Column", asked: Evidence) -> "Column":
 
 def _kinds_by(column: str, meanings: Mapping[str, Evidence]) -> "Column":
     meant = f.lit(int(Evidence.OTHER))
-    for name, kind in reversed([*meanings.items()]):  # the first is looked for first
+    for name, kind in reversed([*meanings.items()]):  # the first meaning has precedence
         meant = f.when(f.col(column) == name, f.lit(int(kind))).otherwise(meant)
     return meant.alias("kind")
 

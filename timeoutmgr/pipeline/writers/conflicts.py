@@ -1,6 +1,6 @@
-"""Rules for ids that a store already knows, and the comparison of two rows' content.
+"""Rules for ids that a store already knows, and the comparison of the content of two rows.
 
-Both writers follow these rules, the writer of PostgreSQL in SQL.
+Both writers follow these rules, the writer for PostgreSQL in SQL.
 """
 
 import json
@@ -19,7 +19,7 @@ The first due time of a stored row counts, unless the timeout was rescheduled. A
 except TIME_HEADERS, in any order.
 """
 TIME_HEADERS: Final = (TIME_SENT, DELIVER_AT)
-"""Each run sends at another time; the due time is a column, and compared as such."""
+"""Each run sends at another time; the due time is compared as a column."""
 
 KNOWN: Final = "and on_conflict=error wants none to be"
 DIFFERENT: Final = "with other contents"
@@ -30,7 +30,7 @@ class KnownIdRule(StrEnum):
     """Rules for an id that the store knows."""
 
     IGNORE = "ignore"
-    """The timeout is stored: skip the row."""
+    """Skip the row: its timeout is stored."""
     ERROR = "error"
     """Refuse the chunk, unless this run stored the row, with the same content."""
     VERIFY = "verify"
@@ -59,14 +59,14 @@ def refuse(ids: Sequence[str], why: str) -> None:
 
 
 def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two rows have the same content, due times apart."""
+    """Return whether two rows have the same content, apart from due times."""
     return all(one[name] == other[name] for name in COMPARED) and same_headers(
         json.loads(one["headers"]), json.loads(other["headers"])
     )
 
 
 def same_headers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether both have the same headers, except TIME_HEADERS."""
+    """Return whether two rows have the same headers, except TIME_HEADERS."""
     return _without_times(one) == _without_times(other)
 
 

@@ -1,4 +1,4 @@
-"""Writes a chunk to PostgreSQL: by binary COPY, through a staging table if ids are known."""
+"""Writes a chunk to PostgreSQL: by binary COPY, or through a staging table if ids are known."""
 
 import json
 import re
@@ -45,7 +45,7 @@ _LABEL_COLUMNS: Final = ("endpoint", "label", "due", "id")
 
 
 class CopyWriter:
-    """Stores chunks in PostgreSQL; each in a connection and transaction of its own."""
+    """Stores chunks in PostgreSQL, each in a separate connection and transaction."""
 
     def __init__(self, store: Store, run_id: str | None, on_conflict: KnownIdRule) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class CopyWriter:
         raise StorageConflict(f"{self._store.database.describe()}: others are in the way")
 
     def _rows(self, chunk: pa.Table, cursor: Any) -> pa.Table:
-        """Return *chunk* as the tables have it, with the columns of all three."""
+        """Return *chunk* with the columns of all three tables, in their types."""
         cursor.execute(f"SELECT {self._store.database.dialect.now}")
         now = cursor.fetchone()[0]
         count = chunk.num_rows
@@ -97,7 +97,7 @@ class CopyWriter:
 
     def _copy(self, cursor: Any, rows: pa.Table) -> int:
         tables = self._store.tables
-        # In the order of ids; the writer of the keys is alone with the other rows, in any order.
+        # Keys in order of ids; after that, no other writer has these rows: any order will do.
         keys = rows.select(_KEY_COLUMNS).sort_by([("endpoint", "ascending"), ("id", "ascending")])
         labels = label_rows(rows)
         for table, added in (
@@ -120,12 +120,12 @@ class CopyWriter:
         new = self._ask(cursor, self._insert_new(labelled=labels is not None))[0][0]
         if self._on_conflict.compares:
             refuse(_differing_ids(self._ask(cursor, self._differing())), DIFFERENT)
-        # With the commit at the latest, but another chunk may come in this session's place.
+        # The commit would drop the tables, but another chunk may use this session before.
         cursor.execute(f"DROP TABLE IF EXISTS {_STAGE}, {_STAGED_LABELS}")
         return int(new)
 
     def _ask(self, cursor: Any, statement: str) -> list[Any]:
-        # The driver would wrap it in a COPY, which takes no statement that changes something.
+        # Otherwise the driver wraps the statement in a COPY, which allows no changes.
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
         cursor.execute(statement)
         found: list[Any] = cursor.fetchall()
@@ -157,26 +157,26 @@ class CopyWriter:
         )
 
     def known_to_others(self) -> str:
-        """Return SQL for the staged ids that are known, but for this run's.
+        """Return SQL for the staged ids that other runs stored.
 
-        A task that is tried again meets its own.
+        A retried task meets its own ids.
         """
         return (
             f"SELECT s.id FROM {_STAGE} s JOIN {self._name('keys')} k USING (endpoint, id) "
             f"WHERE NOT EXISTS (SELECT 1 FROM {self._name('timeouts')} t "
             "WHERE t.endpoint = k.endpoint AND t.due = k.due AND t.id = k.id "
             "AND t.run_id = s.run_id) "
-            # A timeout that was sent since is in the history alone. Found by its id: on a table
-            # without statistics the server would walk the whole endpoint for each id.
+            # A timeout that was sent since is only in the history. Look it up by id: without
+            # statistics the server would otherwise read the whole endpoint for each id.
             f"AND NOT EXISTS (SELECT 1 FROM {self._name('history')} h "
             "WHERE h.id = k.id AND h.endpoint || '' = k.endpoint AND h.run_id = s.run_id)"
         )
 
     def _differing(self) -> str:
-        """Return SQL for the stored rows that look different; see ``_differing_ids``."""
+        """Return SQL for the stored rows that seem to differ; see ``_differing_ids``."""
         differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in COMPARED)
         return (
-            # A timeout that was rescheduled since is rightly due at another time.
+            # A rescheduled timeout (version > 0) may have another due time.
             f"SELECT * FROM (SELECT s.id, ({differs} OR (t.version = 0 "
             "AND coalesce(t.original_due, t.due) <> s.due)) "
             "AS differs, s.headers AS given, t.headers AS stored "
@@ -192,9 +192,9 @@ class CopyWriter:
 
 
 def label_rows(rows: pa.Table) -> pa.Table | None:
-    """Return the rows of labels for *rows*, whose instants are numbers; None if none has labels.
+    """Return the rows of labels for *rows*, whose instants are numbers; None without labels.
 
-    The headers are parsed only where the text names the header of the labels.
+    Headers are parsed only if their text contains the name of the labels' header.
     """
     named = rows.filter(pc.match_substring(rows["headers"], f'"{LABELS}"'))
     found = [
@@ -206,13 +206,13 @@ def label_rows(rows: pa.Table) -> pa.Table | None:
 
 
 def _timeless(column: str) -> str:
-    """Return SQL for the JSON text of headers without the times; as text, where they are equal."""
+    """Return SQL for the JSON text of headers without TIME_HEADERS, to compare as text."""
     names = "|".join(re.escape(name) for name in TIME_HEADERS)
     return f"""regexp_replace({column}, '"({names})": ?"[^"]*"', '', 'g')"""
 
 
 def _differing_ids(rows: Sequence[Any]) -> list[str]:
-    # Texts that differ may be the same headers in another order; few are left to be parsed here.
+    # Different texts may be the same headers in another order; only these few are parsed here.
     return [
         id_
         for id_, differs, given, stored in rows

@@ -1,4 +1,4 @@
-"""Erasure of timeouts from a store's tables: rows are removed, but ids stay used."""
+"""Erasure of timeouts from a store's tables: rows are removed, but their ids stay used."""
 
 import json
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ ERASED: Final = TimeoutState.ERASED.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonSelection:
-    """Selects the timeouts of a person: they have any of these values."""
+    """Selects the timeouts of a person, which have any of these values."""
 
     saga_ids: frozenset[str] = frozenset()
     destinations: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class PersonSelection:
     def among(self, rows: Iterable[Mapping[str, Any]], known: Iterable[Key] = ()) -> set[Key]:
         """Return the timeouts of the person among *rows*, and delayed retries of these or *known*.
 
-        Each row has the columns that its table has.
+        Each row has the columns of its table.
         """
         found, retries = set[Key](), dict[Key, tuple[str, str, str, str]]()
         managers = defaultdict[str, set[str]](set)
@@ -55,8 +55,8 @@ class PersonSelection:
             (own, id_)
             for (own, id_), (message_id, queue, before, sender) in retries.items()
             if before in ids
-            # A retry of a retry names that one; the first timeout has the id of its message, which
-            # a message of another person may have too, at another endpoint and for another queue.
+            # A retry of a retry names the earlier retry. The first timeout has the id of its
+            # message, which another person's message may have at another endpoint and queue.
             or any(timeout_id(one, message_id) in ids for one in {own, sender, *managers[queue]})
         )
 
@@ -71,7 +71,7 @@ class PersonSelection:
         )
 
     def _headers(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Return the headers of *row* if they matter: to read those of each row takes long."""
+        """Return the headers of *row* if they matter: parsing all headers takes long."""
         text = row.get("headers") or ""
         is_needed = text and (self.headers or headers.RETRIES_TIMESTAMP in text)
         return dict(json.loads(text)) if is_needed else {}
@@ -95,8 +95,8 @@ class Erasure:
     def erase(self, keys: Sequence[Key], at: Micros, run_id: str) -> dict[str, int]:
         """Remove all rows of *keys*, a batch in a transaction; return the counts by table.
 
-        Each id keeps a tombstone and an event ``erased``, which have nothing of the message: a
-        message that is delivered again is not stored, and ``reconcile`` does not miss it.
+        Each id keeps a tombstone and an event ``erased``, without any data of the message: if the
+        message is delivered again it is not stored, and ``reconcile`` does not miss it.
         """
         counts = Counter[str]()
         for endpoint, ids in _batches(keys, self._batch):
@@ -105,9 +105,9 @@ class Erasure:
         return dict(counts)
 
     def overwrite(self, others: Iterable[Database] = ()) -> bool:
-        """Have SQLite write its file anew and empty its log; return whether nothing is left there.
+        """Make SQLite rewrite its file and empty its log; return whether no old data is left.
 
-        The same for *others*, which may be in the same file. Raises StorageUnavailable.
+        Do the same for *others*, which may be in the same file. Raises StorageUnavailable.
         """
         places = {one.describe(): one for one in (self._store.database, *others)}
         return False not in [one.is_sqlite and one.write_anew() for one in places.values()]
@@ -133,7 +133,7 @@ class Erasure:
     def _close(
         self, connection: Connection, endpoint: str, ids: Sequence[str], at: Micros
     ) -> list[str]:
-        """Leave tombstones for *ids*; return the ids that had none of an erasure yet."""
+        """Write tombstones for *ids*; return the ids that no earlier run has erased."""
         keys = self._tables.keys
         here = (keys.c.endpoint == endpoint, keys.c.id.in_(ids))
         stored = select(keys.c.id, keys.c.state).where(*here)
@@ -156,7 +156,7 @@ class Erasure:
         in_headers = [
             table.c.headers.contains(json.dumps(name, ensure_ascii=is_ascii)[1:-1], autoescape=True)
             for name in (*subject.headers, headers.RETRIES_TIMESTAMP)
-            for is_ascii in (True, False)  # an endpoint escapes ö, Spark writes it as it is
+            for is_ascii in (True, False)  # an endpoint escapes ö, Spark does not
         ]
         found = or_(table.c.saga_id.in_(subject.saga_ids), *_common(table, subject), *in_headers)
         return select(*columns).where(found)

@@ -33,9 +33,9 @@ _NEXT_SEQUENCE: Final = text(
 class HistoryRestore:
     """Inserts events and tombstones that *store* lacks, each call in one transaction.
 
-    An event keeps its sequence, by which a history table knows the event. If the store has given
-    that sequence to another event meanwhile, the event gets a new sequence. Rows with an ``xid``
-    keep their transaction too: a history table that has them does not get them again.
+    An event keeps its sequence, by which a history table identifies it. If another event of the
+    store has that sequence meanwhile, the event gets a new one. Rows with an ``xid`` also keep
+    their transaction: a history table that has them does not get them again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +43,7 @@ class HistoryRestore:
         self._history, self._keys = store.tables.history, store.tables.keys
 
     def reserve(self, last: int) -> None:
-        """Make PostgreSQL give new events sequences after *last*, as other databases do."""
+        """Make PostgreSQL use sequences after *last* for new events, as other databases do."""
         if not self._store.is_postgresql:
             return
         names = self._store.database.engine.dialect.identifier_preparer
@@ -69,11 +69,11 @@ class HistoryRestore:
         ]
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> int:
-        """Insert the missing *rows*; return how many."""
+        """Insert the missing *rows*; return their number."""
         new, table = self.missing(connection, rows), self._history
         if new and "xid" in new[0]:
             table = table.to_metadata(MetaData())
-            # Without a type: PostgreSQL makes a transaction of a text, and of no number.
+            # Without a type: PostgreSQL converts a text to a transaction id, but not a number.
             table.append_column(Column("xid"))
             new = [row | {"xid": str(row["xid"])} for row in new]
         for is_kept in (True, False):
@@ -93,7 +93,7 @@ class HistoryRestore:
         return [row for row in ends if (row["endpoint"], row["id"]) not in known]
 
     def close(self, connection: Connection, ends: Sequence[Row]) -> int:
-        """Insert the missing tombstones of *ends*, last events of ids; return how many."""
+        """Insert missing tombstones for *ends*, the last events of ids; return their number."""
         rows = [
             {
                 **{"endpoint": row["endpoint"], "id": row["id"], "due": row["due"]},
@@ -118,7 +118,7 @@ class HistoryRestore:
         }
 
     def _contents(self, connection: Connection, rows: Sequence[Row]) -> set[tuple[Any, ...]]:
-        """Return the stored events with endpoint and time of *rows*, which an index finds."""
+        """Return the stored events with the endpoints and times of *rows*, found by an index."""
         history = self._history
         wanted = select(*(history.c[name] for name in _CONTENT))
         return {

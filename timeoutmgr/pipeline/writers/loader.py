@@ -1,7 +1,7 @@
-"""Store rows in chunks: a transaction for each chunk, each row once in its id's life.
+"""Store rows in chunks: a transaction for each chunk, and each id only once.
 
-PostgreSQL takes a chunk by COPY, keys before rows. If some id is known already, the chunk is
-rolled back, and put through a table of its own from which only new rows are stored.
+PostgreSQL gets a chunk by COPY, keys before rows. If an id is already known, the chunk is rolled
+back, and copied into a staging table, from which only new rows are stored.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
 CHUNK_ROWS: Final = 50_000
 CHUNK_BYTES: Final = 64 * 1024 * 1024
-"""With large bodies, a chunk has fewer rows than CHUNK_ROWS."""
+"""Approximate size of a chunk: with large bodies, it has fewer rows than CHUNK_ROWS."""
 
 _OPTIONAL: Final = ("saga_id",)
 _INSTANTS: Final = ("due", "created")
@@ -30,7 +30,7 @@ _TEXT_LENGTH: Final = 255
 ChunkWriter: TypeAlias = Callable[[pa.Table], int]
 """Stores the new rows of a chunk, which holds each id once, in a transaction; returns their number.
 
-All take ids in order, so that no two that store the same wait for each other.
+All writers store ids in order, so that two writers of the same ids do not deadlock.
 """
 
 
@@ -51,8 +51,8 @@ class Loader:
     def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> int:
         """Store all of *batches*; return how many rows were new.
 
-        Raises InvalidMessage for rows that no store could hold, ContentDiffers as *on_conflict*
-        says, and StorageUnavailable: chunks before that are stored then, and a run over the same
+        Raises InvalidMessage for rows that no store could hold, ContentDiffers by the rule
+        *on_conflict*, and StorageUnavailable. Earlier chunks stay stored; another run over the same
         rows stores the rest.
         """
         new = 0
@@ -111,17 +111,17 @@ def check(chunk: pa.Table) -> None:
 
 
 def each_once(chunk: pa.Table, *, may_differ: bool = True) -> pa.Table:
-    """Return *chunk* with one row of each id, the earliest.
+    """Return *chunk* with only the earliest row of each id.
 
-    Raises ContentDiffers unless they *may_differ*: where the other row would have been in another
-    chunk, the store would have had it already.
+    Unless they *may_differ*, raise ContentDiffers if rows of one id differ, as for two rows in
+    different chunks.
     """
     keys = chunk.select(["endpoint", "id", "due"]).combine_chunks()
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
     endpoints, ids = (pc.take(keys[name].combine_chunks(), order) for name in ("endpoint", "id"))
     again = pc.and_(pc.equal(endpoints[1:], endpoints[:-1]), pc.equal(ids[1:], ids[:-1]))
     if not pc.any(again).as_py():
-        return chunk  # as it nearly always is: to copy the bodies would take longer than all else
+        return chunk  # nearly always: copying the bodies would take longer than all the rest
     if not may_differ:
         ones, others = (chunk.take(rows.filter(again)) for rows in (order[:-1], order[1:]))
         _require_same(ones.to_pylist(), others.to_pylist())

@@ -1,7 +1,7 @@
-"""Rows of messages to send as timeouts to store, each composed as an endpoint composes it.
+"""Converts rows of messages to send into timeouts to store, as an endpoint composes them.
 
-The sink of the data source has no Spark in its workers, so that no expression of Spark could judge
-a row there: the composer of ``Endpoint.send_many`` does, and refuses what an endpoint refuses.
+Workers of the data source's sink have no Spark whose expressions could judge a row. Instead, the
+composer of ``Endpoint.send_many`` judges rows, and refuses the same messages as an endpoint.
 """
 
 import json
@@ -28,7 +28,7 @@ _ROUTING: Final = (headers.EXPIRE, headers.DESTINATION)
 
 
 def is_to_send(names: Sequence[str]) -> bool:
-    """Whether rows with these columns are messages to send, not timeouts to store as they are."""
+    """Return whether rows with these columns are messages to send, not complete timeouts."""
     return not set(TO_STORE.names) <= set(names)
 
 
@@ -36,8 +36,8 @@ def is_to_send(names: Sequence[str]) -> bool:
 class SentRows:
     """Messages of the data set *dataset*, sent by *endpoint* to its own timeout manager.
 
-    The message id of a row is the data set and its key, so that a row which is written again, by
-    another attempt or from another checkpoint, is the same timeout.
+    The message id of a row is the data set and the row's key, so that a row that is written again,
+    by another attempt or from another checkpoint, is the same timeout.
     """
 
     endpoint: str
@@ -45,7 +45,7 @@ class SentRows:
     message_type: str | None
     clock: Clock
     store: str
-    """The name of the store; the limits are those of its settings, which do not travel."""
+    """The name of the store; limits come from its settings, which are not sent to workers."""
 
     def require(self, names: Sequence[str]) -> None:
         """Raise WrongColumns unless rows with the columns *names* can be sent."""
@@ -59,7 +59,7 @@ class SentRows:
             raise WrongColumns("the rows to send", problems)
 
     def timeouts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the timeouts of *batch*; raise InvalidMessage, with its key, for a wrong row."""
+        """Return the timeouts of *batch*; raise InvalidMessage, with the key, for a bad row."""
         composer = self._composer()
         try:
             found = [self._timeout(composer, row) for row in batch.to_pylist()]
@@ -127,7 +127,7 @@ def _due(given: object) -> datetime:
 
 
 def _headers(given: Any) -> dict[str, str]:
-    """Return *given*, a map of Arrow's (pairs) or a JSON object, as headers."""
+    """Return *given*, an Arrow map (pairs) or a JSON object, as headers."""
     given = json.loads(given) if isinstance(given, str) else given
     is_map = isinstance(given, list) and all(isinstance(one, tuple) for one in given)
     if not is_map and not isinstance(given, dict | None):

@@ -1,4 +1,4 @@
-"""Writes a chunk into any of our stores, by the store's own ``store_many``."""
+"""Writes a chunk into any timeoutmgr store, by the store's own ``store_many``."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 
 class StoreWriter:
-    """Stores chunks as an endpoint does, and marks the rows with the run."""
+    """Stores chunks like an endpoint, and marks the rows with the run."""
 
     def __init__(self, store: Store, run_id: str | None, on_conflict: KnownIdRule) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class StoreWriter:
         store.store_many(new, transaction=connection)
         if self._run_id is None or not new:
             return len(new)
-        # Another run may have stored some of them since they were looked for: they are its own.
+        # Another run may have stored some rows since the search: those rows keep its mark.
         marks = [{"of": endpoint, "at_due": one.due, "at_id": one.id} for one in new]
         return execute_many(connection, self._note_run, marks)
 
@@ -91,7 +91,7 @@ class StoreWriter:
             refuse([row["id"] for row, there in pairs if not _same(row, there)], DIFFERENT)
 
     def _of_this_run(self, connection: Connection, endpoint: str, ids: Sequence[str]) -> set[str]:
-        """Return the ids that this run has stored: a task that is tried again meets its own."""
+        """Return the ids that this run has stored: a retried task meets its own ids."""
         if self._run_id is None:
             return set()
         tables, keys = self._store.tables, self._store.tables.keys
@@ -101,17 +101,17 @@ class StoreWriter:
             for some in pages(ids)
             for wanted in (
                 pending.where(tables.timeouts.c.run_id == self._run_id, keys.c.id.in_(some)),
-                # A timeout that was sent since is in the history alone.
+                # A timeout that was sent since is only in the history.
                 self.in_history(endpoint, some),
             )
             for one in connection.execute(wanted).scalars()
         }
 
     def in_history(self, endpoint: str, ids: Sequence[str]) -> Select[str]:
-        """Return the statement for the *ids* that the history has of this run.
+        """Return the statement for the *ids* of this run in the history.
 
-        They are found by their ids: on a table without statistics a database would walk all of the
-        endpoint's history, once for each page.
+        Look them up by ids: without statistics a database would otherwise read all of the
+        endpoint's history for each page.
         """
         history = self._store.tables.history
         return select(history.c.id).where(
@@ -121,7 +121,7 @@ class StoreWriter:
         )
 
     def _keyed(self) -> Join:
-        """Return keys and timeouts, joined: only keys have an index on ids, and the due."""
+        """Return the join of keys and timeouts: only keys have an index on ids, and have due."""
         keys, timeouts = self._store.tables.keys, self._store.tables.timeouts
         return keys.join(
             timeouts,
@@ -147,14 +147,14 @@ def _ids(rows: Sequence[Row]) -> list[str]:
 
 
 def pages(items: Sequence[Item], size: int = _AT_ONCE) -> Iterator[Sequence[Item]]:
-    """Yield *items* in parts of *size*, by default as many as a statement may name."""
+    """Yield *items* in parts of *size*, by default as many as one statement looks up."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def _same(given: Row, stored: Mapping[str, Any]) -> bool:
     first_due = stored["due"] if stored["original_due"] is None else stored["original_due"]
-    # A timeout that was rescheduled since is rightly due at another time.
+    # A rescheduled timeout (version > 0) may have another due time.
     is_due_alike = stored["version"] > 0 or first_due == to_micros(given["due"])
     return is_due_alike and same_content(given, {**stored, "body": bytes(stored["body"])})
 
