@@ -19,7 +19,7 @@ _LEAST_TOKEN: Final = 16
 
 
 class Role(StrEnum):
-    """Rights of a visitor; each role includes the rights of the roles before it."""
+    """Rights of a visitor; each role includes the rights of the previous roles."""
 
     VIEWER = "viewer"
     """Sees numbers, headers and tracebacks; no bodies."""
@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person or program that uses a page: the name for the audit, and the role."""
+    """A person or program that uses a page: its name for the audit, and its role."""
 
     name: str
     role: Role
@@ -74,13 +74,13 @@ def session_of(request: Request) -> MutableMapping[str, Any]:
 class TokenFile:
     """Access by the tokens in a file with lines ``ROLE NAME TOKEN``.
 
-    The file is read again when it changes: removing a token ends its sessions.
+    The file is read again after a change: removing a token ends its sessions.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: tuple[int, ...] = ()
-        """Inode, times and size of the last read file; a program may fake size and mtime alone."""
+        """Inode, times and size of the last read file; size and mtime alone could be faked."""
         self._visitors: Mapping[str, Visitor] = {}
         self._lock = threading.Lock()
         self._known()
@@ -167,7 +167,7 @@ class ProxyHeaders:
             )
 
     def __call__(self, request: Request) -> Visitor | None:
-        """Return the visitor in the headers of *request*, if a trusted proxy sent it."""
+        """Return the visitor that the headers of *request* name, if a trusted proxy sent it."""
         if request.client is None or request.client.host not in self._proxies:
             return None
         name = request.headers.get(self._user_header)
@@ -178,7 +178,7 @@ class ProxyHeaders:
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Return whether *given* is *expected*, in constant time; nothing equals an empty text."""
+    """Return whether *given* equals *expected*, in constant time; an empty text equals nothing."""
     bytes_given = given.encode("utf-8", "surrogatepass")  # a charset can yield half a pair
     return bool(expected) and hmac.compare_digest(bytes_given, expected.encode())
 

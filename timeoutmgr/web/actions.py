@@ -24,9 +24,9 @@ from timeoutmgr.web.pages import address
 
 CHANNEL: Final = "web"
 ABOVE: Final = 100
-"""To change more messages than this, a person must type their number."""
+"""Number of messages above which a person must type the number to change them."""
 MOST: Final = 1_000
-"""Maximum number of messages that one form retries or deletes: a page waits for them."""
+"""Maximum messages that one form retries or deletes: the visitor waits for the result."""
 _SENTENCES: Final = {
     "cancelled": "Cancelled: it will not be delivered.",
     "will_be_cancelled": "No such timeout is stored. If its message arrives, it is dropped.",
@@ -43,7 +43,7 @@ async def cancel(board: Dashboard, request: Request) -> Response:
 
 
 async def reschedule(board: Dashboard, request: Request) -> Response:
-    """Move the page's timeout to the time, or by the delay, in the form."""
+    """Move the page's timeout to the time in the form, or to the delay from now."""
     given = await form_of(request)
 
     def change(timeout_id: str, by: ChangedBy) -> ChangeResult:
@@ -86,7 +86,7 @@ async def _change(
 
 
 async def change_failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
-    """Retry or permanently delete selected messages of the error queue, the first few or all."""
+    """Retry or permanently delete selected messages of the error queue, up to a limit."""
     given = await form_of(request)
     form = FailureForm.of(given)
 
@@ -154,7 +154,7 @@ async def told(
 
 
 def changed_by(request: Request, reason: str | None = None) -> ChangedBy:
-    """Return the visitor of *request* as the audit names it."""
+    """Return the visitor of *request* in the form for the audit."""
     visitor: Visitor = request.scope["visitor"]
     return ChangedBy(channel=CHANNEL, actor=visitor.name, role=visitor.role.value, reason=reason)
 

@@ -78,9 +78,9 @@ def dashboard(
 ) -> Starlette:
     """Return the dashboard of *endpoint*, an ASGI application to be served or mounted.
 
-    *access* returns the visitor of a request. *live* says how pages renew themselves; "polls" is
-    for servers with threads. Processes that serve one dashboard share *secret*, which signs the
-    cookie; by default it is random. *secure_cookie* keeps the cookie from plain HTTP.
+    *access* returns the visitor of a request. *live* is how pages are updated; "polls" is for
+    servers with threads. Processes that serve one dashboard must share *secret*, which signs the
+    cookie; by default it is random. With *secure_cookie* browsers send the cookie only by HTTPS.
     """
     clock = endpoint.parts.settings.clock
     readings, streams = readings or Readings(clock), OpenStreams()
@@ -129,13 +129,13 @@ def _routes(board: Dashboard) -> list[Route | Mount]:
         Route("/enter", partial(entrance.follow_link, board)),
         Route("/logout", partial(entrance.leave, board), methods=["POST"]),
     ]
-    # Files alone are compressed: the size of a compressed page would tell of the form's token.
+    # Compress only files: the size of a compressed page would reveal the form's token.
     files = Mount("/static", GZipMiddleware(_KeptFiles(directory=STATIC)))
     return [*shown, *changed, *entered, files]
 
 
 class _KeptFiles(StaticFiles):
-    """The files beside the pages; their addresses have a digest, so browsers keep them."""
+    """Static files; their addresses contain a digest, so browsers may cache them forever."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         found = await super().get_response(path, scope)

@@ -70,7 +70,7 @@ async def carry_out(board: Dashboard, request: Request, *, undo: bool) -> Respon
 
 
 async def pause(board: Dashboard, request: Request) -> Response:
-    """Pause a destination, or all."""
+    """Pause a destination, or all destinations."""
     given = await form_of(request)
 
     def change() -> str:

@@ -1,4 +1,4 @@
-"""The dashboard of an endpoint: the shared parts of its pages, and the building of answers."""
+"""The dashboard of an endpoint: what its pages share, and the responses to requests."""
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -75,7 +75,7 @@ class Dashboard:
     async def read(
         self, names: Sequence[str], given: Mapping[str, str], *, live: bool = False
     ) -> dict[str, Reading]:
-        """Return the readings of regions; in a thread if some may need a read."""
+        """Return the readings of regions; use a thread if some may need a read."""
         get = partial(self.regions.readings, names, given, live=live)
         if all(self.regions.is_fresh(each, given) for each in names):
             return get()
@@ -123,18 +123,18 @@ class Dashboard:
 
     def back(self, request: Request, path: str, note: str, *, bad: bool = False) -> Response:
         """Answer a form: go to the page *path*, which shows *note* once."""
-        # In a cookie of 4 KiB, where a character that is not ASCII may have twelve.
+        # The cookie holds 4 KiB, and encodes a character outside ASCII with up to twelve bytes.
         length = 600 if note.isascii() else 200
         session_of(request)[_NOTE] = {"text": note[:length], "bad": bad}
         return RedirectResponse(f"{prefix_of(request)}{path}", 303)
 
 
 def prefix_of(request: Request) -> str:
-    """Return the prefix at which the host application mounted the dashboard, as in an address."""
+    """Return the path prefix, encoded, at which the host application mounted the dashboard."""
     return quote(request.scope.get("root_path", "").rstrip("/"))
 
 
 def event(name: str, html: str) -> str:
-    """Return a server-sent event with *html*, whose lines each need a field of their own."""
+    """Return a server-sent event with *html*; each line of it becomes a separate field."""
     lines = "".join(f"data: {line}\n" for line in _LINE_END.split(html))
     return f"event: {name}\n{lines}\n"

@@ -21,7 +21,7 @@ QUEUES = (NodeQueue.DEADLETTER, NodeQueue.DEADXACT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyForm:
-    """The form that selects dead letters, as texts; without a class, it selects all."""
+    """The texts of a form that selects dead letters; without a class, it selects all."""
 
     queue: str = NodeQueue.DEADLETTER.value
     message_class: str = ""
@@ -68,7 +68,7 @@ def copy_form(given: Mapping[str, str]) -> CopyForm:
 
 
 class NodeDeadLetters:
-    """Dead letters as the pages read and change them."""
+    """Dead letters of the node, for the pages to read and change."""
 
     def __init__(self, parts: AssembledEndpoint) -> None:
         self._parts = parts
@@ -101,7 +101,7 @@ class NodeDeadLetters:
         newest = queue.newest(form.filter)
         if newest is None:
             return ()
-        # A message that fails again meanwhile returns as a newer copy, and is not selected twice.
+        # A message that fails again meanwhile is a newer copy: do not select it a second time.
         copies = queue.every(replace(form.filter, kept_before=newest + 1))
         transport = self._parts.settings.transport
         with audited(self._parts, "retry-dead-letters", by, selection_of(asdict(form))) as work:

@@ -41,7 +41,7 @@ def _enter(board: Dashboard, request: Request, token: str) -> Response:
     ticket = board.access.enter(token) if isinstance(board.access, TakesTokens) else None
     if ticket is None:
         return board.back(request, "/login", "The token is not valid.", bad=True)
-    # A session that was planted before must not become the visitor's.
+    # Start a new session: an attacker may have planted the old session.
     session = session_of(request)
     session.clear()
     session[TICKET] = ticket

@@ -19,7 +19,7 @@ class _Form:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Return the filter of *given* parameters as they are: "abc" and "abc " are two ids."""
+        """Return the filter of *given* parameters, unstripped: "abc" and "abc " are two ids."""
         names = {each.name for each in fields(cls)}
         return cls(**{name: text for name, text in given.items() if name in names})
 
@@ -100,5 +100,5 @@ def instant_of(text: str) -> Micros | None:
 
 
 def text_of(instant: Micros) -> str:
-    """Return *instant* as a field of a form has it: ISO 8601 in UTC, without a zone."""
+    """Return *instant* as text for a form field: ISO 8601 in UTC, without a zone."""
     return from_micros(instant).replace(tzinfo=None).isoformat()

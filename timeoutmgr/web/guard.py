@@ -29,18 +29,18 @@ _HEADERS: Final = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # The browser names the origin of a form only if referrers are not off altogether.
+    # With referrers off, browsers would not send the origin of a form.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _TOKEN: Final = "csrf"
 _REMEMBERED: Final = 12 * 60 * 60
-"""Seconds for which a browser is remembered."""
+"""Seconds until a login expires."""
 
 
 class BrowserHeaders:
-    """Middleware that adds headers to each answer: browsers cache files for ever, but no pages."""
+    """Middleware that adds headers to each answer: browsers cache static files, but no pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -61,10 +61,10 @@ class BrowserHeaders:
 class OwnSession:
     """Middleware for the dashboard's session, separate from the host application's session.
 
-    Dashboards on one host name keep their cookies apart: by the prefix, which is the path of the
-    cookie, and by its name, which is a digest of the endpoint and the secret. Without a given
-    *secret* a single process serves the dashboard, and the digest has its address, so that a
-    restart leaves no second cookie. Behind a proxy, processes that share a secret may see
+    Dashboards on one host name have separate cookies: the prefix is the path of the cookie, and a
+    digest of the endpoint and the secret is its name. Without a given *secret* a single process
+    serves the dashboard, and the digest uses the Host header instead, so that a restart leaves no
+    second cookie. With a secret it does not: behind a proxy, processes that share a secret may see
     different addresses.
     """
 
@@ -105,9 +105,9 @@ class OwnSession:
 
 
 class Denied(Exception):
-    """Raised for a request without the right to its page; *status* is the status of the answer.
+    """Raised for a request without the right to its page; *status* is the HTTP status.
 
-    *visitor* is given if the role of a known visitor is too low.
+    *visitor* is set if the role of a known visitor is too low.
     """
 
     def __init__(self, status: int, reason: str, visitor: Visitor | None = None) -> None:
@@ -118,7 +118,7 @@ class Denied(Exception):
 
 
 async def visitor_of(request: Request, access: Access, role: Role) -> Visitor:
-    """Return the visitor of *request*. Raises Denied without the rights of *role*."""
+    """Return the visitor of *request*; raise Denied if it lacks the rights of *role*."""
     found = access(request)
     visitor = await found if inspect.isawaitable(found) else found
     if visitor is None:
@@ -151,7 +151,7 @@ def _is_of_our_site(request: Request) -> bool:
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"
-    # An older browser, or plain HTTP: a proxy may have changed the host, then the token decides.
+    # An older browser, or plain HTTP. A proxy may have changed the host: then the token decides.
     origin = request.headers.get("Origin")
     hosts = request.headers.get("Host"), request.headers.get("X-Forwarded-Host")
     return origin is None or urlsplit(origin).netloc in hosts

@@ -26,7 +26,7 @@ class OpenStreams:
             self._pauses.discard(ended)
 
     def end(self) -> None:
-        """End all streams; to be called in the loop of the server."""
+        """End all streams; to be called in the server's event loop."""
         self.are_ended = True
         for each in self._pauses:
             each.set()

@@ -33,7 +33,7 @@ class RunView:
     audit: Sequence[AuditRecord]
     problem: str | None
     is_active: bool
-    """Whether a thread of this process works on it."""
+    """Whether a thread of this process works on the run."""
 
     @property
     def done(self) -> int:
@@ -56,7 +56,7 @@ class RunView:
 
 
 class Operations:
-    """Changes of many timeouts: one run at a time, in a thread that cannot delay a process' end."""
+    """Bulk runs, pauses and audit. Runs go one by one, in a thread that cannot delay an exit."""
 
     def __init__(self, source: EndpointSource) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class Operations:
         self._is_closed = False
 
     def close(self) -> None:
-        """Start no waiting run; wait for the interrupted run, which can be continued later."""
+        """Interrupt the current run, wait for its thread, and start no waiting run."""
         self._is_closed = True
         with self._lock:
             pass  # the run that had the lock has ended
@@ -82,7 +82,7 @@ class Operations:
         return self._source.timeouts.bulk.list(limit=_LISTED)
 
     def run(self, run_id: str) -> RunView | None:
-        """Return a run, None if there is none."""
+        """Return a run; None if the store does not have it."""
         timeouts = self._source.timeouts
         run = timeouts.bulk.get(run_id)
         if run is None:
@@ -108,7 +108,7 @@ class Operations:
         return self._source.timeouts.bulk.plan(change, by=by, **given).run
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
-        """Have a thread apply or undo the run, or go on. Raises InvalidMessage if it does so."""
+        """Apply, continue or undo the run in a thread; InvalidMessage if one works on it."""
         self._go_on(0)
         bulk = self._source.timeouts.bulk
         if run_id in self._active:  # a second click
@@ -123,7 +123,7 @@ class Operations:
                     self._go_on(0)
                     work(run_id, by=by, progress=self._go_on)
             except TimeoutManagerError as error:
-                # The run stays as it is in the store, and the page offers to go on.
+                # The run stays in the store, and the page offers to continue it.
                 self._problems[run_id] = masked(str(error))
             except Exception as error:
                 verb = "undo" if undo else "apply"
@@ -151,9 +151,9 @@ class Operations:
         return self._source.timeouts.pauses()
 
     def pause(self, destination: str, until: datetime | timedelta | None, by: ChangedBy) -> bool:
-        """Pause a destination, or all if it is empty; return whether it was not paused before.
+        """Pause a destination, or all if it is empty; return whether the pause is new.
 
-        A person types it: raises InvalidMessage for outer spaces that no pending timeout's has.
+        Raises InvalidMessage for a name with an outer space that no pending timeout has: a typo.
         """
         is_padded = destination != destination.strip()
         if is_padded and not self._source.timeouts.count_in_bounds(destination=destination).number:

@@ -65,7 +65,7 @@ def shown_count(count: Count | int) -> str:
 
 
 def _number(number: int | None) -> str:
-    # A narrow space: a comma means other things in other countries.
+    # A narrow space: a comma has different meanings in different countries.
     return _NOTHING if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
@@ -100,7 +100,7 @@ def _bytes(size: int) -> str:
 
 
 def _body(body: bytes) -> str:
-    """Return a body as text; bytes that are no text are spelt out."""
+    """Return a body as text; bytes that are not text are escaped."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -115,14 +115,14 @@ def _link(context: Context, path: str) -> str:
 
 @pass_context
 def _region(context: Context, name: str) -> Markup:
-    """Return the region *name* of a page, which renews itself."""
+    """Return the region *name* of a page, which is updated live."""
     html = Markup(context["html"][name])
     return Markup('<div id="region-{}" {}>{}</div>').format(name, _renews(context, name), html)
 
 
 @pass_context
 def _renews(context: Context, name: str) -> Markup:
-    """Return the attributes of an element that renews itself."""
+    """Return the attributes of an element that is updated live."""
     if context["live"] == "events":
         return Markup('sse-swap="{}" hx-swap="morph:innerHTML"').format(name)
     address = f"{context['prefix']}/regions/{name}?{context['query']}"
@@ -144,7 +144,7 @@ _DIGESTS: dict[str, str] = {}
 
 @pass_context
 def _asset(context: Context, name: str) -> str:
-    """Return the address of a file; its digest in it has browsers keep the file for good."""
+    """Return the address of a static file; it contains a digest, so browsers may cache the file."""
     digest = _DIGESTS.get(name)
     if digest is None:
         digest = _DIGESTS[name] = sha256((STATIC / name).read_bytes()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Read-only pages: if a part is away, they show the last numbers."""
+"""Read-only pages: if the store or the broker is unavailable, they show the last numbers."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +25,7 @@ async def overview(board: Dashboard, request: Request) -> Response:
 
 
 async def load(board: Dashboard, request: Request) -> Response:
-    """Show a histogram of due times; selecting a bar leads to the list."""
+    """Show a histogram of due times; a selected bar leads to the list of its timeouts."""
     given = {"span": span_of(request.query_params)}
     for name in ("start", "destination", "zone"):
         if text := request.query_params.get(name, ""):

@@ -1,4 +1,4 @@
-"""Numbers that all browsers share: each is read once, at a limited rate, and kept with its time."""
+"""Numbers that all browsers share: read once, at a limited rate, and kept with their time."""
 
 import threading
 import time
@@ -27,9 +27,9 @@ _WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The last good *value* and its instant *at*; None before the first.
+    """The last good *value* and the instant *at* of its read; both None before the first.
 
-    *problem* says why no newer value could be read; *summary* says it briefly.
+    *problem* is the error of a failed newer read; *summary* says it briefly.
     """
 
     value: Any = None
@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A value; *read* reads it, in *cost* statements, when it is older than *max_age*."""
+    """A value to show; *read* reads it, in *cost* statements, if it is older than *max_age*."""
 
     key: Hashable
     read: Callable[[], Any]
@@ -58,8 +58,8 @@ class _Slot:
 class Readings:
     """Values by key. Only one thread at a time reads a value, and all browsers share it.
 
-    A page that a person asks for reads what is older than its maximum age. A page that renews
-    itself also waits for its share: all such reads together have *per_second* statements a second.
+    A page that a person opens reads values that are older than their maximum age. A live update
+    also waits for its share: all live updates together execute *per_second* statements a second.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Readings:
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def forget(self) -> None:
-        """Make each value be read again at its next use, since something was changed.
+        """Make each value be read again at its next use, after a change.
 
-        A read that runs now may have seen the former state: its answer is dropped.
+        The result of a read that runs now is dropped: it may show the former state.
         """
         with self._lock:
             for key, slot in [*self._slots.items()]:
@@ -110,9 +110,9 @@ class Readings:
     ) -> list[Reading]:
         """Return the readings of *asked*, reading them concurrently.
 
-        *live* says that a page renews itself. A good value is shown for *shown_for* seconds
-        without a wait, and read again behind it. An error that the library does not raise on
-        purpose is raised here.
+        *live* marks a live update. A good value younger than *shown_for* seconds is returned
+        without a wait, while a new read may run in the background. Errors that are not
+        TimeoutManagerErrors are raised.
         """
         begun: list[tuple[_Slot, Future[None] | None]] = []
         with self._lock:
@@ -130,7 +130,7 @@ class Readings:
             return
         is_first = slot.reading.at is None and slot.tried is None
         if not live or is_first or self._next_free <= self._monotonic():
-            # A person's reads are few, and must not delay what renews itself.
+            # Reads for a person are few, and must not delay live updates.
             self._start(slot, asked.read, asked.cost if live else 0)
 
     def _is_fresh(self, slot: _Slot, max_age: float) -> bool:
@@ -160,7 +160,7 @@ class Readings:
 
 
 def _answer(slot: _Slot, running: "Future[None] | None") -> Reading:
-    """Return the reading of *slot*, for which *running* was waited."""
+    """Return the reading of *slot*, after a wait for *running*."""
     if running is None:
         return slot.reading
     if not running.done():

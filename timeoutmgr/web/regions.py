@@ -31,14 +31,14 @@ SPANS: Final[Mapping[str, tuple[str, Micros, int]]] = {
 USUAL_SPAN: Final = "day"
 _MOST_RENDERED: Final = 200
 _SHOWN_FOR: Final = 60.0
-"""Maximum age in seconds of numbers that a page shows at once; an update follows."""
+"""Maximum age in seconds of numbers that a page shows immediately; an update follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """A part of a page. *cost* is the maximum number of statements of *read*.
 
-    *keys* are the parameters of the address that choose the numbers.
+    *keys* are the parameters of the address that select the numbers.
     """
 
     name: str
@@ -63,7 +63,7 @@ def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
     start, zone = instant_of(given.get("start", "")), _zone_in(given)
     if start is None:
         return WindowOfNow(width, buckets, zone)
-    # Clocks of a zone differ by less than a day from UTC.
+    # Local times differ from UTC by less than a day.
     if not EARLIEST + DAY <= start <= LATEST - DAY - width * buckets:
         raise InvalidMessage(
             f"{name} from {from_micros(start):%Y-%m-%d} reaches beyond the years 1 to 9999; choose "
@@ -73,7 +73,7 @@ def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
 
 
 def _zone_in(given: Parameters) -> tzinfo:
-    """Return the zone of the histogram's days that *given* names. Raises InvalidMessage."""
+    """Return the time zone of the histogram's days in *given*. Raises InvalidMessage."""
     try:
         return zone_of(given.get("zone", "").strip() or "UTC")
     except ValueError as error:
@@ -160,7 +160,7 @@ class LiveRegions:
     def banner(
         self, readings: list[Reading], now: Micros, prefix: str, *, renews: bool = True
     ) -> str:
-        """Return the banner about *readings* that could not be renewed; empty if there are none.
+        """Return the banner about *readings* whose last read failed; empty if there are none.
 
         *renews* says that the page is updated live.
         """

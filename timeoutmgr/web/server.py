@@ -1,4 +1,4 @@
-"""The dashboard as a separate program: its address, its refusals, and uvicorn."""
+"""The dashboard as a separate program, served by uvicorn; it refuses unsafe addresses."""
 
 import ipaddress
 import socket
@@ -19,7 +19,7 @@ from timeoutmgr.web.open_streams import OpenStreams
 
 _LOCAL: Final = ("127.0.0.1", "localhost", "[::1]")
 _GRACE: Final = 8
-"""Seconds that requests get when the server stops: until servers that hang are given up."""
+"""Seconds that requests get when the server stops: by then, reads of hanging servers time out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ServerAddress:
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs on this machine can reach it."""
+        """Whether only programs on this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -42,7 +42,7 @@ class ServerAddress:
             return False
 
     def require_authentication(self, has_authentication: bool) -> None:
-        """Raise ConfigurationError if other machines could reach it without authentication."""
+        """Raise ConfigurationError if other machines can reach the address unauthenticated."""
         if not (self.is_local or has_authentication):
             raise ConfigurationError(
                 f"--host {self.host} can be reached by other machines; give --tokens FILE, or "
@@ -53,7 +53,7 @@ class ServerAddress:
 class DashboardServer(uvicorn.Server):
     """A server whose streams end when it stops.
 
-    It calls *announce* once it reacts to signals, and stops within *ending*.
+    The server calls *announce* once it handles signals, and stops inside the context *ending*.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DashboardServer(uvicorn.Server):
         announce: Callable[[], None] = lambda: None,
         ending: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        # Without proxy_headers the client stays the proxy itself, whose address is compared.
+        # proxy_headers is off, so that the client's address is that of the proxy, to compare.
         super().__init__(
             uvicorn.Config(
                 app,
@@ -82,7 +82,7 @@ class DashboardServer(uvicorn.Server):
         self._ending = ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and announce that."""
+        """Start, then call *announce*."""
         await super().startup(sockets)
         if not self.should_exit:
             self._announce()
@@ -115,14 +115,14 @@ def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None
             announce=lambda: announce(f"http://{host}:{port}"),
             ending=lambda: _ending(app),
         )
-        # Python's own handler raises: an import that has a weak reference's callback swallows that.
+        # Python's default handler raises; if that happens in a weakref callback, it is swallowed.
         with server.capture_signals():
             server.run([listening])
 
 
 @contextmanager
 def _ending(app: Starlette) -> Iterator[None]:
-    """Wait for the requests of the block, the reads and the runs, but for no server that hangs."""
+    """Wait for the requests of the block, the reads and the runs, but not for hanging servers."""
     with hurrying(app.state.servers):
         yield
         app.state.readings.close(wait=True)
@@ -130,7 +130,7 @@ def _ending(app: Starlette) -> Iterator[None]:
 
 
 def _named(app: ASGIApp, address: ServerAddress) -> ASGIApp:
-    """Refuse requests for other names: a page elsewhere could point its name at this address."""
+    """Refuse requests for other host names: a foreign site could point its name here."""
     if not address.is_local and not address.names:
         return app
     return TrustedHostMiddleware(

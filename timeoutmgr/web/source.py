@@ -1,4 +1,4 @@
-"""All reads and changes of the pages, by calls of the library; no page accesses a store itself."""
+"""All reads and changes of the pages, by calls of the library; no page uses a store directly."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -68,19 +68,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 2_000
-"""Maximum messages of the error queue in one read, which holds all of them meanwhile."""
+"""Maximum messages of the error queue in one read, which leases all of them meanwhile."""
 MOST_COUNTED: Final = 10_000
 """Maximum rows of a queue in our own tables that one count reads."""
 PAGE: Final = 50
-"""Rows of a page."""
+"""Number of rows on a page."""
 _GROUPED: Final = 250
-"""Earliest timeouts that the first page groups: each may be on a separate disk page."""
+"""Number of earliest timeouts that the first page groups: each may be on a separate disk page."""
 _BREAKER: Final = "breaker_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A summary of the store's state, at *now* of its clock."""
+    """A summary of the store's state at *now*, by the store's clock."""
 
     now: Micros
     pending: Count
@@ -93,7 +93,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateTimeouts:
-    """Timeouts past their due time, a page of the earliest, and the claims of dispatchers."""
+    """Timeouts past their due time: a page of the earliest, and those claimed by dispatchers."""
 
     now: Micros
     overdue: Overdue
@@ -137,7 +137,7 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class WindowOfNow:
-    """A window whose first bucket contains the store's present time."""
+    """A window whose first bucket contains the present time of the store's clock."""
 
     width: Micros
     buckets: int
@@ -149,7 +149,7 @@ class WindowOfNow:
 
 
 class EndpointSource:
-    """The endpoint's store, queues and dead letters, as the pages read and change them.
+    """The endpoint's store, queues and dead letters, for the pages to read and change.
 
     A call raises StorageUnavailable, TransportUnavailable, or, if the endpoint lacks the part,
     ConfigurationError with the reason.
@@ -167,7 +167,7 @@ class EndpointSource:
 
     @property
     def store(self) -> TimeoutStore:
-        """The store; its tables exist. Raises Unsupported if no store can be listed."""
+        """The store; its tables exist. Raises Unsupported if the endpoint has no such store."""
         settings, features = self._parts.settings, self._parts.features
         if features.delayed is not None:
             raise Unsupported(
@@ -187,7 +187,7 @@ class EndpointSource:
 
     @property
     def insight(self) -> Insight:
-        """The store's answers at a bounded cost. Raises Unsupported if it has none."""
+        """The store's queries with a bounded cost. Raises Unsupported if it has none."""
         store = self.store
         if isinstance(store, Insight):
             return store
@@ -198,14 +198,14 @@ class EndpointSource:
         )
 
     def _one_read(self) -> AbstractContextManager[None]:
-        """Have the answers inside cost one transaction, if the store can."""
+        """Use one transaction for all queries in the block, if the store can."""
         store = self.store
         return store.one_read() if isinstance(store, ReadsAtOnce) else nullcontext()
 
     def _require(self, database: "SharedDatabase | None", check: Any) -> None:
         if id(check.__self__) in self._checked:
             return
-        # To connect would create the file.
+        # Connecting would create the file.
         if database is not None and database.path is not None and not database.path.exists():
             raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
         check()
@@ -231,7 +231,7 @@ class EndpointSource:
             )
 
     def load(self, wanted: LoadWindow | WindowOfNow, destination: str) -> Load:
-        """Return the load in a window, or in the window of now; later reads may know more."""
+        """Return the load in a window, or in the window of now; a later read may be more exact."""
         with schema_expected(self._parts):
             self._request_counts(by_destination=destination != "")
             with self._one_read():
@@ -241,13 +241,13 @@ class EndpointSource:
                 return self.insight.load(window, destination=destination or None)
 
     def _request_counts(self, *, by_destination: bool) -> None:
-        """Have the store's upkeep count in the background what a look cannot read."""
+        """Make the store's maintenance count in the background what is too much for one read."""
         store = self.store
         if not isinstance(store, CountsLoad):
             return
         try:
             store.request_load_counts(by_destination=by_destination)
-        except StorageUnavailable as error:  # a user, or a server, that may only read
+        except StorageUnavailable as error:  # for example, a read-only user or server
             logger.info(
                 "dashboard of %s could not request background counts: %s",
                 self.name,
@@ -258,9 +258,9 @@ class EndpointSource:
     def pending(
         self, which: TimeoutFilter, after: Key | None
     ) -> tuple[Sequence[TimeoutView], str | None, Count, Micros]:
-        """Return a page of pending timeouts, the next cursor, how many match, and the store's time.
+        """Return a page of pending timeouts, the next cursor, the count, and the store's time.
 
-        Without bodies: readings of many pages are kept.
+        Timeouts come without bodies, since readings of many pages are kept.
         """
         with schema_expected(self._parts), self._one_read():
             insight = self.insight
@@ -269,7 +269,7 @@ class EndpointSource:
             return rows, _following(page), insight.count_in_bounds(which), self.store.now()
 
     def timeout(self, timeout_id: str) -> tuple[TimeoutDetails | None, Micros]:
-        """Return what is known of a timeout, by its id or its message's, and the store's time."""
+        """Return all details of a timeout, by its id or message id, and the store's time."""
         with schema_expected(self._parts):
             insight = self.insight
             found = insight.details(timeout_id)
@@ -373,14 +373,14 @@ class EndpointSource:
 
 
 def _following(page: Page) -> str | None:
-    """Return the cursor of the next page, None behind the last."""
+    """Return the cursor of the next page; None after the last."""
     if page.searched_to is not None:
         return cursor_of(page.searched_to)
     return cursor_of(page.timeouts[-1].key) if len(page.timeouts) == PAGE else None
 
 
 def _waiting(session: TransportSession, queue: str) -> Count:
-    """Return how many messages of *queue* wait; in our own tables, of its first rows alone."""
+    """Return how many messages wait in *queue*; in a SQL queue, count only its first rows."""
     if not isinstance(session, SqlSession):
         return Count(session.count(queue))  # a broker keeps the number
     database = session.database
@@ -393,7 +393,7 @@ def _waiting(session: TransportSession, queue: str) -> Count:
 
 
 def _in_history(by: ChangedBy) -> str:
-    """Return the channel with the actor, whom the history has no column for."""
+    """Return the channel with the actor: the history has no column for the actor."""
     return f"{by.channel}: {by.actor}"
 
 

@@ -12,15 +12,15 @@ from timeoutmgr.web.open_streams import TICK
 from timeoutmgr.web.regions import REGIONS
 
 _TICKS: Final = 5
-"""Ticks of a stream; then the browser connects again, which checks its rights again. A server that
-does not end streams itself waits for them when it stops."""
+"""Ticks of a stream; then the browser connects again, and its rights are checked again. Also, a
+server that does not end streams itself waits for them when it stops."""
 
 
 async def events(board: Dashboard, request: Request) -> Response:
     """Send the requested regions whenever they have new numbers, and the banner."""
     names = [each for each in request.query_params.getlist("region") if each in REGIONS]
     stream = _stream(board, request, names)
-    # A proxy that buffers an answer would pass on none of the events.
+    # A proxy that buffers the response would delay all events.
     return StreamingResponse(
         stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )
