@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 _DROPPED: Final = ("channel", "run_id", "selection", "expected", "reason")
 
 _HELP = """
-    Read the audit: each change of stored timeouts, also failed and denied attempts.
+    Read the audit: each change of stored timeouts, including failed and denied attempts.
 
     Examples:
       timeoutmgr audit list --limit 20
@@ -55,7 +55,7 @@ def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
 @option(
     "--heads",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Output of an earlier --json audit verify: the rows that it names must be there.",
+    help="Output of an earlier --json audit verify: the rows that it names must still exist.",
 )
 def verify(shared: Shared, heads: Path | None) -> Exit:
     """Check that no row of the audit was edited or removed.

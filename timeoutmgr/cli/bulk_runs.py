@@ -1,4 +1,4 @@
-"""``timeoutmgr change`` and ``timeoutmgr runs``: change many timeouts, and look after such runs."""
+"""``timeoutmgr change`` and ``timeoutmgr runs``: change many timeouts, and manage such runs."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 WITHIN: Final = "runs"
 UNASKED: Final = 100
-"""Maximum timeouts that a command changes without an expected number."""
+"""Maximum timeouts that a command changes without --expect or a typed number."""
 _NAMED: Final = 5
-"""Maximum ids that a sentence names; --json names all."""
+"""Maximum ids in a sentence; --json names all."""
 _ACTIONS: Final = ("shift", "move", "spread", "cancel", "send-now", "retry", "reroute")
 _COLUMNS: Final = ("id", "state", "created", "action", "selected", "changed", "left", "undone")
 _DROPPED: Final = ("undone", "created", "left")
@@ -92,7 +92,7 @@ class Delta(Duration):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeFlags:
-    """The options that select timeouts, or hold back a change."""
+    """The options that select timeouts, or delay a change."""
 
     everything: bool
     limit: int | None
@@ -119,7 +119,7 @@ class ChangeFlags:
     ChangeFlags,
     option("--all", "everything", is_flag=True, help="All pending timeouts."),
     limit("Maximum number of timeouts, the earliest; parked timeouts come last."),
-    option("--dry-run", is_flag=True, help="Select and show; change nothing yet."),
+    option("--dry-run", is_flag=True, help="Select and show timeouts; change nothing yet."),
     option(
         "--expect",
         type=click.IntRange(min=0),
@@ -128,7 +128,7 @@ class ChangeFlags:
     option(
         "--export",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="File to which the selected timeouts are written first, a JSON document a line.",
+        help="File to which the selected timeouts are written first, one JSON document per line.",
     ),
     reason,
 )
@@ -140,17 +140,17 @@ def change(
     values: ChangeValues,
     flags: ChangeFlags,
 ) -> Exit:
-    r"""Do ACTION with the timeouts that the options select, or with the timeouts ID.
+    r"""Perform ACTION on the timeouts that the options select, or on the timeouts ID.
 
     An ID is the id of a timeout or of its message.
 
     \b
-    shift     add --by to the due time
+    shift     add --by to each due time
     move      make all due at --at
     spread    make them due in even steps from --at on, within --over
     cancel    deliver none of them; --export keeps copies
     send-now  make them due now
-    retry     try timeouts now that wait for another try
+    retry     retry failed timeouts now instead of later
     reroute   send them to --queue when they are due
 
     The selection is frozen when it is shown: it leaves out timeouts that are stored or changed
@@ -174,7 +174,7 @@ def change(
     asked = values.change(action)
     with opened(shared, with_queues=action == "reroute") as endpoint:
         runs = endpoint.timeouts.bulk
-        # The new file is there before the plan is made.
+        # Create the file before the plan.
         with nullcontext() if flags.export is None else export_to(flags.export, "--export") as file:
             asker = by(flags.reason)
             plan = runs.plan(
@@ -193,7 +193,7 @@ def change(
 
 
 _HELP = """
-    Look after bulk changes: plans that were not applied yet, and runs.
+    Manage bulk changes: plans that are not applied yet, and runs.
 
     Examples:
       timeoutmgr runs list
@@ -226,7 +226,7 @@ def list_runs(shared: Shared, limit: int) -> Exit:
 def apply(shared: Shared, run_id: str, reason: str) -> Exit:
     """Apply the plan RUN, or continue a run that was interrupted.
 
-    The exit code is 1 if timeouts were left, or another process works on a part of the run.
+    The exit code is 1 if timeouts were left unchanged, or another process works on the run.
 
     Examples:
       timeoutmgr runs apply 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing is down"
@@ -238,9 +238,9 @@ def apply(shared: Shared, run_id: str, reason: str) -> Exit:
 @click.argument("run_id", metavar="RUN")
 @reason
 def undo(shared: Shared, run_id: str, reason: str) -> Exit:
-    """Undo a shift, move or spread; timeouts that changed since stay as they are.
+    """Undo a shift, move or spread, except for timeouts that changed since.
 
-    The exit code is 1 if timeouts were left, or another process works on a part of the run.
+    The exit code is 1 if timeouts were left unchanged, or another process works on the run.
 
     Examples:
       timeoutmgr runs undo 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing came back"
@@ -283,7 +283,7 @@ def _apply(
 
 
 def exit_of_run(done: "BulkRun") -> Exit:
-    """Return how an apply or undo ended; report timeouts that another process has."""
+    """Return the exit code of an apply or undo; report timeouts that another process has."""
     if done.unfinished is not None:
         output.print_error(done.unfinished)
     is_undone = done.state.value == "undone"
@@ -293,7 +293,7 @@ def exit_of_run(done: "BulkRun") -> Exit:
 
 @contextmanager
 def _progress(shared: Shared, total: int) -> Iterator[Callable[[int], None]]:
-    """Lend the function to call after each batch: a progress bar at a terminal."""
+    """Yield the function to call after each batch; on a terminal, it draws a progress bar."""
     if shared.json or not sys.stderr.isatty():
         yield lambda _number: None
         return
@@ -339,7 +339,7 @@ def _export(timeouts: "Timeouts", file: Export, run_id: str) -> None:
 
 
 def _unselected(endpoint: "Endpoint", run_id: str, ids: Sequence[str]) -> list[str]:
-    """Return those of *ids*, of timeouts or of messages, that the plan has not selected."""
+    """Return the *ids*, of timeouts or messages, that the plan has not selected."""
     selected = {key.id for key in endpoint.timeouts.bulk.keys(run_id)} if ids else set()
     both = {one: {one, timeout_id(endpoint.name, one)} for one in ids}
     return [one for one, names in both.items() if selected.isdisjoint(names)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@label_option(help="Label of the timeouts; a single label.")
+@label_option(help="Label of the timeouts; only one label.")
 def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
     """Cancel timeouts by id or by one label, and print a result for each.
 
@@ -29,8 +29,8 @@ def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
     will_be_cancelled: no such timeout is stored; if its message arrives, it is dropped. too_late:
     the timeout was sent, or is being sent now. maybe_sent: it will not be sent again, but may have
     been sent. unknown: no such timeout is stored, and the store cannot remember the cancel. The
-    exit code is 0 if every timeout is or will be cancelled, and any was found, otherwise 3. A
-    cancel by a label also drops messages with it that were sent by now and are not stored yet.
+    exit code is 0 if timeouts were found and every timeout is or will be cancelled, otherwise 3. A
+    cancel by label also drops messages with the label that are already sent but not stored yet.
 
     Examples:
       timeoutmgr cancel 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
@@ -77,7 +77,7 @@ def cancel_saga(shared: Shared, saga: str) -> Exit:
 def reschedule(
     shared: Shared, timeout_id: str, delay: timedelta | None, at: datetime | None
 ) -> Exit:
-    """Move the timeout ID to another due time; its id and its message stay.
+    """Move the timeout ID to another due time; its id and its message stay the same.
 
     The results are changed, too_late, maybe_sent (it is moved, but may have been sent before)
     and unknown. The exit code is 0 for changed, otherwise 3.
@@ -96,7 +96,7 @@ def reschedule(
 @click.command("send-now", cls=Command)
 @click.argument("timeout_id", metavar="ID")
 def send_now(shared: Shared, timeout_id: str) -> Exit:
-    """Have the running endpoint dispatch the timeout ID at once.
+    """Make the running endpoint dispatch the timeout ID at once.
 
     Results and exit codes are the same as for reschedule.
 

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 _HELP = """
-    Look after the messages of the error queue: list, show, retry, delete or export them.
+    Manage the messages of the error queue: list, show, retry, delete or export them.
 
-    Listing moves nothing, and never counts towards a delivery limit: on RabbitMQ a queue with such
-    a limit is refused. A limit that a policy sets is seen only if the management API answers.
+    Listing moves no message, and never counts towards a delivery limit: on RabbitMQ, queues with
+    such a limit are refused. A limit set by a policy is noticed only if the management API answers.
 
     Examples:
       timeoutmgr errors list --groups
@@ -87,7 +87,7 @@ errors: Final = click.Group("errors", help=with_examples(_HELP))
 
 @errors.command("list", cls=Command, within="errors")
 @_failures
-@option("--groups", "only_groups", is_flag=True, help="Groups alone, without the messages.")
+@option("--groups", "only_groups", is_flag=True, help="Only the groups, not the messages.")
 @limit("Maximum number of messages to list; groups count all of them.", default=100)
 def list_errors(shared: Shared, selection: FailureFilter, only_groups: bool, limit: int) -> None:
     """List the messages of the error queue, after their groups by exception and message type.
@@ -114,7 +114,7 @@ def list_errors(shared: Shared, selection: FailureFilter, only_groups: bool, lim
 @click.argument("message_id", metavar="ID")
 @show_body
 def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
-    """Show the message ID of the error queue whole: its headers, and the traceback of its error.
+    """Show the complete message ID of the error queue: its headers, and its error's traceback.
 
     Examples:
       timeoutmgr errors show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
@@ -139,7 +139,7 @@ def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
 @_failures
 @_extent
 def retry_errors(shared: Shared, selection: FailureFilter, extent: Extent) -> Exit:
-    """Send messages of the error queue back to the queues where they failed, as retry does.
+    """Send messages of the error queue back to the queues where they failed, like retry.
 
     The exit code is 0 if every selected message was sent, 3 if none was selected, otherwise 1.
 
@@ -217,7 +217,7 @@ def retry(shared: Shared, ids: frozenset[str], extent: Extent) -> Exit:
     def for_people() -> None:
         _print_results(messages)
         verb = "would be retried" if extent.dry_run else "retried"
-        # Not of the whole queue: messages behind the limit, or the last id, were not read.
+        # Count only selected messages: those after the limit, or the last id, were not read.
         failed = len(chosen) - sent
         click.echo(f"{sent} {verb}, {failed} of the selected messages stay in {queue}")
 
@@ -227,7 +227,7 @@ def retry(shared: Shared, ids: frozenset[str], extent: Extent) -> Exit:
 
 @contextmanager
 def _opened(shared: Shared) -> "Iterator[tuple[AssembledEndpoint, EndpointErrorQueue]]":
-    """Lend the parts and the error queue of the endpoint; its tables are checked first."""
+    """Yield the parts and the error queue of the endpoint, after a check of its tables."""
     from timeoutmgr.endpoint.audited_retries import error_queue_of
 
     with assembled(shared) as parts:
@@ -239,7 +239,7 @@ def _opened(shared: Shared) -> "Iterator[tuple[AssembledEndpoint, EndpointErrorQ
 def _browsed(
     shared: Shared, selection: FailureFilter
 ) -> Iterator[tuple[EndpointErrorQueue, Iterator[Received]]]:
-    """Lend the error queue and its selected messages, which go back at the end."""
+    """Yield the error queue and its selected messages; return these to the queue at the end."""
     with (
         _opened(shared) as (parts, queue),
         closing(browse(parts.settings.transport, queue.name, selection)) as messages,

@@ -72,7 +72,7 @@ class _AmqpError(Protocol):
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether broker or database answered and refused the user: to wait mends nothing."""
+    """Return whether broker or database refused the user: then waiting does not help."""
     from timeoutmgr.database.failures import is_login_refused, is_right_missing
 
     cause = error.__cause__

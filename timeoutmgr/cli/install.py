@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 @option(
     "--tables",
     is_flag=True,
-    help="Create the tables of the store only, for timeouts that are migrated into it.",
+    help="Create only the tables of the store, for timeouts that are migrated into it.",
 )
 @option(
     "--new-marker",
     is_flag=True,
-    help="Pair store and broker anew, after a deliberate move of the endpoint to other servers.",
+    help="Pair store and broker again after a deliberate move of the endpoint to other servers.",
 )
 def install(shared: Shared, sql: bool, tables: bool, new_marker: bool) -> None:
-    """Create the queues and tables that are missing, or upgrade them.
+    """Create missing queues and tables, or upgrade tables.
 
-    The command may run twice, and on several hosts at once. With --sql it connects to nothing and
-    prints the statements for an empty database, for a user with the right to run them. A later
-    install without --sql creates the queues.
+    The command may run repeatedly, and on several hosts concurrently. With --sql it does not
+    connect, and prints the statements for an empty database, for a user with the right to run
+    them. A later install without --sql creates the queues.
 
     Store and broker get a marker, by which each start knows that they belong together.
-    --new-marker replaces it; stop every process of the endpoint before. The command refuses while
-    a process with a timeout manager uses this store, but does not see processes that use another
-    store, only send, or have a delayed message store.
+    --new-marker replaces the marker; stop every process of the endpoint before. The command refuses
+    while a process with a timeout manager uses this store, but does not see processes that use
+    another store, only send, or have a delayed message store.
 
-    --tables makes no queues and no marker: another store may belong to the broker meanwhile, and
+    --tables creates neither queues nor a marker: another store may still belong to the broker, and
     the endpoint does not start with this store yet.
 
     Examples:
@@ -96,15 +96,15 @@ _PARTS = ("timeout-manager", "native-delayed-delivery")
 
 @click.command(cls=Command)
 @click.argument("part", type=click.Choice(_PARTS))
-@option("--force", is_flag=True, help="Remove queues with messages too; the messages are lost.")
+@option("--force", is_flag=True, help="Also remove queues with messages, which are lost.")
 @option("--dry-run", is_flag=True, help="Print the parts without removing them.")
 def uninstall(shared: Shared, part: str, force: bool, dry_run: bool) -> None:
     """Remove the queues, exchanges and tables that PART has installed.
 
-    The command refuses while anything is pending in them. timeout-manager removes the parts of
-    this endpoint, once `timeoutmgr status` shows it drained: its two queues, its rows with their
-    history, and the tables if no other endpoint uses them. native-delayed-delivery removes the
-    delay levels, which all endpoints on the broker share.
+    The command refuses while messages or timeouts are pending in them. timeout-manager removes the
+    parts of this endpoint once `timeoutmgr status` shows it as drained: two queues, its rows
+    with their history, and the tables if no other endpoint uses them. native-delayed-delivery
+    removes the delay levels, which all endpoints on the broker share.
 
     Examples:
       timeoutmgr uninstall timeout-manager --dry-run

@@ -117,7 +117,7 @@ selects_timeouts: Final = bundled(
     option(
         "--count-by",
         type=click.Choice(["destination", "type"]),
-        help="Numbers of timeouts in place of the timeouts.",
+        help="Print numbers of timeouts by this property, instead of the timeouts.",
     ),
     option(
         "--after", help="Cursor at which an earlier search ended; earlier timeouts are left out."

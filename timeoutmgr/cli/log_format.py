@@ -57,7 +57,7 @@ class JsonFormatter(logging.Formatter):
 def _text(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # logging would print the arguments, with their secrets
+    except Exception as error:  # logging would print the arguments, including secrets
         said = f"{text_of(record.msg)} (wrong arguments {text_of(record.args)}: "
         return f"{said}{type(error).__name__}: {text_of(error)})"
 
@@ -72,7 +72,7 @@ def _shown(value: object) -> object:
 def note_handled(config: "EndpointConfiguration") -> None:
     """Add the message's ids to log lines of *config*'s handlers.
 
-    Handlers of lists have no message of their own, and handlers of both kinds no common middleware.
+    Handlers of lists have no single message, and the two kinds of handlers no common middleware.
     """
     settings = config.settings()
     handlers = [each for found in settings.handlers.values() for each in found]
@@ -112,6 +112,6 @@ def _ids(context: "HandlerContext") -> dict[str, str]:
 
 
 def _trace_id(traceparent: str | None) -> str | None:
-    """Return the second part of a header as W3C's Trace Context has it."""
+    """Return the trace id, the second part of a W3C Trace Context header."""
     parts = (traceparent or "").split("-")
     return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 else None

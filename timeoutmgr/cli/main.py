@@ -59,8 +59,8 @@ COMMANDS: Final = {
 class Commands(click.Group):
     """Ends every command with an exit code; an expected error prints one line, not a traceback.
 
-    A command is imported when it is asked for: the modules of all together take longer to load
-    than most commands take to run.
+    A command is imported on demand: loading the modules of all commands takes longer than most
+    commands take to run.
     """
 
     def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
@@ -102,10 +102,10 @@ class Commands(click.Group):
 @click.version_option(__version__, package_name="timeoutmgr", message="%(prog)s %(version)s")
 @click.pass_obj
 def cli(shared: Shared) -> None:
-    """Durable delayed messages: run an endpoint, and look after its timeouts.
+    """Durable delayed messages: run an endpoint, and manage its timeouts.
 
-    The endpoint is described by a settings file (--config), by an app (--app), or by
-    TIMEOUTMGR_… variables alone. The options of this group may also follow the command.
+    A settings file (--config), an app (--app), or only TIMEOUTMGR_… variables describe the
+    endpoint. The options of this group may also follow the command.
 
     Examples:
       timeoutmgr --config sales.toml run
@@ -153,10 +153,10 @@ def _unexpected(shared: Shared, error: Exception, args: Sequence[str]) -> Exit:
 
 
 def _unwritten(error: OSError) -> Exit:
-    """Say that output cannot be written; not of a closed pipe, whose reader has read enough."""
+    """Report that output cannot be written, except to a closed pipe, whose reader is done."""
     output.give_up_stdout()
     if error.errno != errno.EPIPE:
-        with contextlib.suppress(OSError):  # standard error may be as full
+        with contextlib.suppress(OSError):  # standard error may be on the same full disk
             output.print_error(
                 f"error: the output cannot be written: {error.strerror or error}; the command may "
                 "have done its work by then, so check before you repeat it"
@@ -200,10 +200,10 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
 def _report(
     shared: Shared, kind: str, text: str, code: Exit, ours: type[TimeoutManagerError] | None = None
 ) -> None:
-    """Print an error, and where its class *ours* is explained.
+    """Print an error, and the place where its class *ours* is explained.
 
-    A user of the wheel has no pages of the documentation, but each page has a title, and pydoc
-    shows the text from which the page is made.
+    A user of the wheel does not have the documentation, so name the title of its page, and the
+    command of pydoc that shows the source of the page.
     """
     if shared.json:
         document = {"error": masked(text), "kind": kind, "exit_code": code.value}

@@ -1,6 +1,6 @@
 """Observation of a run: by a metrics address, a service manager, or a supervisor's memory.
 
-Without these nothing is imported, and nothing is counted twice.
+Without these, no further module is imported, and no event is counted a second time.
 """
 
 import importlib.util

@@ -31,7 +31,7 @@ def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
 
 
 def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
-    """Return *given*. Raises BadParameter for a blank text, as of an empty variable of a shell."""
+    """Return *given*. Raises BadParameter for a blank text, such as an empty shell variable."""
     if given is not None and not given.strip():
         raise click.BadParameter(f"{given!r:.80} is blank; give a text", ctx, param)
     return given
@@ -70,7 +70,7 @@ def added(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How many of the selected messages a command changes."""
+    """The extent of a command: all messages, a limit, or only a dry run."""
 
     everything: bool
     limit: int | None
@@ -87,7 +87,7 @@ class Extent:
 
 
 def extent(what: str) -> Callable[[Decorated], Decorated]:
-    """Add ``--all``, ``--limit`` and ``--dry-run``; *what* is all that --all selects."""
+    """Add ``--all``, ``--limit`` and ``--dry-run``; *what* is the help text of --all."""
     return bundled(
         "extent",
         Extent,
@@ -110,7 +110,7 @@ def every(help: str) -> Callable[[Decorated], Decorated]:
 
 
 show_body: Final = option(
-    "--body", "with_body", is_flag=True, help="Show the body: as text, or as base64 if it is not."
+    "--body", "with_body", is_flag=True, help="Show the body as text, or as base64 if it is binary."
 )
 export_file: Final = option(
     "--output", "path", type=FILE, help="File to write. Without it, standard output."
@@ -147,7 +147,7 @@ class Command(click.Command):
             **settings,
         )
         for param in self.params:
-            # Name the twin by the option; click would use the name of the argument in Python.
+            # Name the variable after the option; click would use Python's name of the argument.
             if isinstance(param, click.Option) and param.allow_from_autoenv:
                 group = f"{within}_" if within else ""
                 twin = f"{ENVIRONMENT}_{group}{name}_{param.opts[0].lstrip('-')}"
@@ -156,7 +156,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse *args*; the error for an extra argument names --id if the command has it.
 
-        An id is an argument of some commands, and an option of the commands that filter.
+        Some commands take an id as an argument, commands with filters as an option.
         """
         ctx.allow_extra_args = True
         extra = super().parse_args(ctx, args)
@@ -170,7 +170,7 @@ class Command(click.Command):
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A duration in the forms that settings also allow; never negative.
 
-    With *is_interval* it is over 0, as a command would be busy otherwise, and at most a year.
+    With *is_interval* it is over 0, otherwise a command would be busy, and at most a year.
     """
 
     name = "duration"
@@ -279,7 +279,7 @@ def common(*, environment: bool) -> list[click.Parameter]:
     made = partial(
         click.Option,
         expose_value=False,
-        is_eager=True,  # an error of another option is to be printed as they say
+        is_eager=True,  # these options decide how errors of other options are printed
         callback=_remember,
         show_envvar=environment,
         allow_from_autoenv=environment,

@@ -27,9 +27,9 @@ _REASON_LENGTH: Final = 80
 
 
 def print_json(document: object) -> None:
-    """Print *document* on standard output: the only thing that is printed there."""
+    """Print *document* on standard output, where nothing else is printed."""
     text = json.dumps(document, ensure_ascii=False, indent=2)
-    # Within strings alone: signs that are not seen, or turn a line round, are spelt out.
+    # Escape invisible characters and changes of direction; only strings can contain them.
     click.echo(
         "".join(sign if sign in "\n" or sign.isprintable() else _spelt(sign) for sign in text)
     )
@@ -44,7 +44,7 @@ def _spelt_at(error: Any) -> tuple[str, int]:
 
 
 def spell_out_missing_characters() -> None:
-    """Make standard output spell out characters that its encoding lacks: Latin-1 has no "…"."""
+    """Make standard output escape characters that its encoding lacks: Latin-1 has no "…"."""
     codecs.register_error("timeoutmgr", _spelt_at)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="timeoutmgr")
@@ -53,9 +53,9 @@ def spell_out_missing_characters() -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()
 ) -> None:
-    """Print *rows* in columns; in a pipe at full width, so that nothing is cut.
+    """Print *rows* in columns; in a pipe at full width, so that no cell is cut.
 
-    On a terminal that is too narrow the columns of *drop* go, in that order.
+    On a narrow terminal, leave out the columns of *drop*, in this order.
     """
     shown = [_row(row) for row in rows]
     for line in table_lines(columns, shown, terminal_width(), drop):
@@ -65,7 +65,7 @@ def print_table(
 def print_documents(
     columns: Sequence[str], documents: Sequence[Mapping[str, object]], *, drop: Sequence[str] = ()
 ) -> None:
-    """Print the values of *documents* as a table; a space in a column is an underscore in a key."""
+    """Print *documents* as a table; a key has underscores where its column's name has spaces."""
     keys = [column.replace(" ", "_") for column in columns]
     print_table(columns, [[each[key] for key in keys] for each in documents], drop=drop)
 
@@ -77,7 +77,7 @@ def print_tsv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair a line."""
+    """Print names and values, one pair per line."""
     width = max((len(name) for name, _value in pairs), default=0)
     for name, value in pairs:
         shown = "-" if value is None else plain(str(value))
@@ -137,7 +137,7 @@ def terminal_width() -> int | None:
 
 def is_terminal() -> bool:
     """Return whether standard output is a terminal; it may be closed (``>&-``)."""
-    # Python has no stream then, whatever the types say.
+    # If it is closed, sys.stdout is None, whatever the types say.
     stdout: TextIO | None = sys.stdout
     return stdout is not None and stdout.isatty()
 
@@ -173,8 +173,8 @@ def table_lines(
 ) -> Iterator[str]:
     """Yield a header and a line for each of *rows*, at most *width* wide.
 
-    The first column stays whole, so that an id can be copied. If the rest is too wide, the columns
-    of *drop* go, in that order, then the widest columns are cut. None is any width.
+    The first column is never cut, so that an id can be copied. If the rest is too wide, leave out
+    the columns of *drop*, in this order, then cut the widest columns. None is any width.
     """
     kept = list(range(len(columns)))
     widths = [
@@ -195,7 +195,7 @@ def table_lines(
 
 
 def cells(text: str) -> int:
-    """Return how many cells of a terminal *text* takes."""
+    """Return the number of terminal cells that *text* occupies."""
     return len(text) if text.isascii() else sum(_cells_of(character) for character in text)
 
 

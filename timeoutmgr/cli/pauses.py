@@ -1,4 +1,4 @@
-"""``timeoutmgr pause`` and ``timeoutmgr resume``: hold due timeouts back, and let them go."""
+"""``timeoutmgr pause`` and ``timeoutmgr resume``: hold due timeouts back, and release them."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from timeoutmgr.contracts.pauses import Pause
 
 
-given_reason: Final = partial(
-    option, "--reason", callback=check_text, help="Reason, which the audit keeps."
-)
+given_reason: Final = partial(option, "--reason", callback=check_text, help="Reason for the audit.")
 reason: Final = given_reason(required=True)
 everything: Final = option(
-    "--endpoint", "everything", is_flag=True, help="The endpoint: every destination."
+    "--endpoint", "everything", is_flag=True, help="Every destination of the endpoint."
 )
 
 
@@ -51,8 +49,8 @@ class End(Instant):
 @option(
     "--until",
     type=End(),
-    help="End of the pause: a time in ISO 8601, or a duration from now, such as 2h. Without it: a "
-    "resume.",
+    help="End of the pause: a time in ISO 8601, or a duration from now, such as 2h. Without it, "
+    "the pause lasts until a resume.",
 )
 @reason
 def pause(

@@ -18,7 +18,7 @@ _COLUMNS: Final = ("name", "state", "next", "every", "type", "destination", "cat
 _DROP: Final = ("timeout", "catch_up", "destination", "type")
 
 _HELP = """
-    Look after recurring timeouts, which a configuration defines.
+    Manage recurring timeouts, which a configuration defines.
 
     Examples:
       timeoutmgr recurring list
@@ -33,8 +33,8 @@ recurring: Final = click.Group("recurring", help=with_examples(_HELP))
 def list_schedules(shared: Shared) -> Exit:
     """List the recurring timeouts of the configuration and of the store, with their next runs.
 
-    The states are scheduled, paused, new (no process that has it has started yet) and not
-    configured here: the run that is stored is sent, and no other run follows from here.
+    The states are scheduled, paused, new (no process with it has started yet) and not configured
+    here: the stored run will be sent, but this configuration adds no further run.
 
     Examples:
       timeoutmgr recurring list
@@ -52,10 +52,10 @@ def list_schedules(shared: Shared) -> Exit:
 @recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
 def pause(shared: Shared, name: str) -> Exit:
-    """Cancel the next run of NAME, and have no process store another until it is resumed.
+    """Cancel the next run of NAME; no process stores another run until it is resumed.
 
-    The pause is kept in the store, and holds in all processes. The result is paused, or unchanged
-    if NAME was paused before.
+    The store keeps the pause, which applies to all processes. The result is paused, or unchanged if
+    NAME was already paused.
 
     Examples:
       timeoutmgr recurring pause daily-report
@@ -68,7 +68,7 @@ def pause(shared: Shared, name: str) -> Exit:
 @recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
 def resume(shared: Shared, name: str) -> Exit:
-    """Have runs of NAME stored again; its policy catch_up decides about missed runs.
+    """Store runs of NAME again; its policy catch_up decides about missed runs.
 
     The result is resumed, or unchanged if NAME was not paused.
 
@@ -83,7 +83,7 @@ def resume(shared: Shared, name: str) -> Exit:
 @recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
 def run(shared: Shared, name: str) -> Exit:
-    """Send the message of NAME at once, also if it is paused; the stored run stays.
+    """Send the message of NAME at once, even if NAME is paused; the stored run stays.
 
     Examples:
       timeoutmgr recurring run daily-report
@@ -98,7 +98,7 @@ def run(shared: Shared, name: str) -> Exit:
 @recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
 def remove(shared: Shared, name: str) -> Exit:
-    """Cancel the next run of NAME, which left the configuration, and forget NAME.
+    """Cancel the next run of NAME, which is no longer in the configuration, and forget NAME.
 
     The exit code is 4 while NAME is configured here.
 

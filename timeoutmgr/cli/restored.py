@@ -50,7 +50,7 @@ def restored(
     expect: int | None,
     reason: str,
 ) -> Exit:
-    r"""Report what a point-in-time recovery to --at may send again, and decide on it.
+    r"""Report timeouts that may be sent again after a recovery to --at, and decide about them.
 
     Run the command after the database is restored, and before the first process starts. It releases
     the claims of the processes that were cut off, and reports the window: the pending timeouts that
@@ -59,7 +59,7 @@ def restored(
     id.
 
     \b
-    hold    send none of them, until `timeoutmgr runs undo` of the run that is printed
+    hold    send none of them, until `timeoutmgr runs undo` of the printed run
     send    send them again; their receivers drop ids that they know
     cancel  send none of them
 
@@ -67,7 +67,7 @@ def restored(
     queues are in the restored database, their messages may be handled again: they are counted, and
     no decision holds them back.
 
-    Timeouts that were stored after --at are lost: their senders have to send them again. The exit
+    Timeouts that were stored after --at are lost: their senders must send them again. The exit
     code is 6 if the window has timeouts and there is no decision, or the queues have messages and
     the decision is not send; 1 if some timeouts could not be held or cancelled.
 
@@ -104,7 +104,7 @@ def _carry_out(
 ) -> "BulkRun":
     from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 
-    # A move can be undone, and each timeout has its own due time again.
+    # A move can be undone, and then each timeout has its original due time.
     move = BulkChange(action=BulkAction.MOVE, to=LATEST)
     plan = timeouts.bulk.plan(
         BulkChange(action=BulkAction.CANCEL) if decision == "cancel" else move,

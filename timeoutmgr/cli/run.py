@@ -49,8 +49,8 @@ def serve(
     """Run the endpoint until it is stopped; return the exit code and the last line to print.
 
     *child* is the number of this process under a supervisor, and the descriptor of a socket to
-    it: when the supervisor ends, the socket closes, and this process stops. *purged* says which
-    queues are purged first: ``input`` or ``all``.
+    it: when the supervisor ends, the socket closes, and this process stops. *purged* are the queues
+    to purge first: ``input`` or ``all``.
     """
     from timeoutmgr.endpoint.endpoint import Endpoint, lasting_objects
 
@@ -99,7 +99,7 @@ def stop_signals(action: Callable[[], None], *, ignore_interrupt: bool = False) 
         action()
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    if ignore_interrupt:  # Ctrl-C reaches the supervisor too, which stops its children
+    if ignore_interrupt:  # Ctrl-C also reaches the supervisor, which stops its children
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -135,7 +135,7 @@ def _health(endpoint: "Endpoint") -> dict[str, object]:
 class HealthFile:
     """Rewrites a file atomically: a reader sees either the old text or the new text.
 
-    The file is removed at the end. Its ``time`` shows a process that hangs or was killed.
+    The file is removed at the end. An old ``time`` in it means that the process hangs or died.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,7 +170,7 @@ class HealthFile:
 
 
 def _remove(path: Path) -> None:
-    """Remove a health file, if it is there; a disk that is read-only by now stops no endpoint."""
+    """Remove a health file, if it exists; a read-only disk must not stop the endpoint."""
     with suppress(OSError):
         path.unlink()
 
@@ -181,9 +181,9 @@ _POLL_INTERVAL: Final = 0.1
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 60.0
-"""Seconds after which a child has proved that it can run: its next death counts as the first."""
+"""Seconds after which a child counts as stable: its next death counts as the first."""
 _PATIENCE: Final = 90.0
-"""Seconds that children get to stop cleanly, somewhat more than an endpoint takes at most."""
+"""Seconds that children get to stop cleanly, somewhat more than an endpoint ever takes."""
 # A restart would end the same way.
 _FINAL: Final = frozenset({Exit.USAGE, Exit.CONFIGURATION, Exit.CRITICAL})
 
@@ -219,7 +219,7 @@ class Supervisor:
         self._asked = threading.Event()
 
     def run(self) -> tuple[Exit, str | None]:
-        """Run until a signal, or the end of a child that ends all; return code and last line."""
+        """Run until a signal, or a child's end that ends the run; return code and last line."""
         health = None if self._health_file is None else HealthFile(self._health_file)
         ended: Exit | None = None
         try:
@@ -317,7 +317,7 @@ class Child:
         return self._process is not None
 
     def start_when_due(self) -> None:
-        """Start a process, unless the last one died a moment ago; later if that is refused now."""
+        """Start a process, unless a wait lasts after the last death; if that fails, wait again."""
         if time.monotonic() < self._due:
             return
         self._started = time.monotonic()
@@ -395,7 +395,7 @@ class Child:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the process behind its report; remove the health file, as a kill left it there."""
+        """Forget the process; remove its health file, which a killed process leaves."""
         self._read_report()
         self._process = None
         if self._observer is not None:
@@ -473,8 +473,8 @@ def _numbered(path: Path | None, number: int) -> Path | None:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="Form of the log lines: text for people, or a JSON document a line, with the ids of "
-        "its message as fields.",
+        help="Format of the log lines: text for people, or one JSON document per line, with the "
+        "ids of the message as fields.",
     ),
     click.option("--counts", type=int, hidden=True, allow_from_autoenv=False),
 )
@@ -489,9 +489,9 @@ def run(
 ) -> Exit:
     """Run the endpoint until SIGTERM or SIGINT, which stop it cleanly: exit code 0.
 
-    A second signal ends the process at once; no message is lost, unfinished messages come back.
+    A second signal ends the process at once; no message is lost: unfinished messages come back.
 
-    A critical error that stops the endpoint ends the command with 70; its sentence is the last
+    If a critical error stops the endpoint, the exit code is 70, and the error's text is the last
     line on standard error. With --processes the first process is a supervisor: it restarts a
     process that dies, and a critical error in any process stops all of them.
 

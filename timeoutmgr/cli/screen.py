@@ -93,7 +93,7 @@ class Screen(App[None]):
         self._readings.close()
 
     def action_renew(self) -> None:
-        """Read all numbers again, as a person has asked."""
+        """Read all numbers again, on a person's request."""
         self._readings.forget()
         self._read(live=False)
 
@@ -120,7 +120,7 @@ class Screen(App[None]):
         self._show_banner([*found.values()], now)
         if (overview := values["overview"]) is not None:
             self._show_overview(overview)
-            # The rows bear times of the store's clock, from which this host's may differ.
+            # The rows have times of the store's clock, which may differ from this host's clock.
             now += overview.now - (found["overview"].at or now)
         if values["load"] is not None:
             self._show_load(values["load"])
@@ -195,5 +195,5 @@ def _distance(at: Micros | None, now: Micros) -> str:
 
 
 def _text(text: str) -> Text:
-    # Neither markup nor control characters: names come from strangers.
+    # Neutralize markup and control characters: names may come from strangers.
     return Text(plain(text))

@@ -71,7 +71,7 @@ def send(shared: Shared, destination: str, message_type: str, body: str, flags: 
       timeoutmgr send billing PaymentOverdue '{"order": 7}' --delay 14d --saga order-7
       timeoutmgr send billing Report - --content-type text/csv --at 2030-01-31T09:00Z < report.csv
     """
-    # Python decodes arguments so: bytes that are not UTF-8 arrive as the shell gave them.
+    # Python decodes arguments with surrogateescape: this restores the shell's bytes.
     argument = body.encode(errors="surrogateescape")
     content = sys.stdin.buffer.read() if body == "-" else argument
     _check_json(content, flags.content_type)

@@ -72,7 +72,7 @@ def opened(
 ) -> Iterator["Endpoint"]:
     """Yield the endpoint, not started, after a check of the queues and the store that it needs.
 
-    The command connects to no other part, and so works while that part is away.
+    The command connects to no other part, so it works while other parts are unavailable.
     """
     from timeoutmgr.endpoint.endpoint import Endpoint
 

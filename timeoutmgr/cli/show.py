@@ -22,7 +22,7 @@ _BELOW: Final = ("headers", "body", "history", "waiting")
 
 @click.command(cls=Command)
 @click.argument("timeout_id", metavar="ID")
-@option("--body", is_flag=True, help="Show the body too: as text, or base64 if it is none.")
+@option("--body", is_flag=True, help="Also show the body as text, or as base64 if it is binary.")
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 

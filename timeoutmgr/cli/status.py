@@ -47,10 +47,10 @@ class _Report:
 def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the live processes.
 
-    Parts that cannot be reached are named and the others shown; the exit code is then 5, or 4 if
-    an installation is missing. Alerts come last, by the same limits as in doctor; the exit code
-    is 1 if any line is fail. Lateness is measured over the most recent dispatches, in seconds.
-    With --watch the last report sets the exit code.
+    If some parts cannot be reached, they are named and the other parts shown; the exit code is then
+    5, or 4 if an installation is missing. Alerts come last, by the same limits as in doctor; the
+    exit code is 1 if any line is fail. Lateness is measured over the most recent dispatches, in
+    seconds. With --watch the exit code is that of the last report.
 
     Examples:
       timeoutmgr status
@@ -67,14 +67,14 @@ def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) ->
                 _PAUSE.wait(every.total_seconds())
                 report = _report(parts, limits)
                 if not shared.json:
-                    click.clear()  # on a terminal alone
+                    click.clear()  # only on a terminal
                 _show(shared, report)
         except KeyboardInterrupt:
             return report.code
 
 
 _PAUSE: Final = threading.Event()
-"""Never set: a wait ends when the time is over, or with Ctrl-C."""
+"""Never set: a wait on it ends after its time, or by Ctrl-C."""
 
 
 def _show(shared: Shared, report: _Report) -> None:
@@ -113,7 +113,7 @@ def _report(parts: "AssembledEndpoint", limits: Thresholds) -> _Report:
     document["alerts"] = [each.document() for each in bad]
     document["unavailable"] = list(problems)
     failed = any(each.level is Level.FAIL for each in bad)
-    # A missing installation is worse: waiting does not mend it.
+    # A missing installation is worse: waiting does not help.
     code = min(problems.values(), default=Exit.FAILED if failed else Exit.OK)
     return _Report(document, bad, code)
 

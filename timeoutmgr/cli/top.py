@@ -12,9 +12,9 @@ from timeoutmgr.errors import ConfigurationError
 
 
 @click.command(cls=Command)
-@every("Interval at which the screen asks for newer numbers: 500ms, 2, 1m.")
+@every("Interval at which the screen reads newer numbers: 500ms, 2, 1m.")
 def top(shared: Shared, every: timedelta) -> None:
-    """Show the dashboard's numbers on a screen of the terminal until q.
+    """Show the dashboard's numbers in the terminal, until q is pressed.
 
     Like the dashboard, the screen causes at most one statement a second, and shows a lower bound or
     an estimate for many timeouts. It changes nothing. If the store or the broker is away, it shows
@@ -37,7 +37,7 @@ def top(shared: Shared, every: timedelta) -> None:
     from timeoutmgr.endpoint.endpoint import Endpoint
 
     endpoint = Endpoint(shared.configuration())
-    # A log line would be written over the screen, which says itself what is away.
+    # A log line would overwrite the screen, which itself shows unavailable parts.
     logging.disable()
     try:
         Screen(endpoint, every.total_seconds()).run()

@@ -111,7 +111,7 @@ class Entrances:
     callback=_host_names,
     help="Host name in the addresses of browsers; may be given many times.",
 )
-@option("--secure-cookie", is_flag=True, help="Cookie for HTTPS alone, as a proxy may speak it.")
+@option("--secure-cookie", is_flag=True, help="Cookie only for HTTPS, such as behind a proxy.")
 @bundled(
     "entrances",
     Entrances,
@@ -148,9 +148,9 @@ def web(
 ) -> None:
     """Serve the dashboard of the endpoint until Ctrl-C.
 
-    Without --tokens and --proxy the command prints a link that works once, and a new link when it
-    was used; its visitor is an admin. Roles are viewer, operator and admin. An address that other
-    machines reach needs --tokens or --proxy.
+    Without --tokens and --proxy the command prints a link that works once, and a new link after its
+    use; its visitor is an admin. Roles are viewer, operator and admin. An address that other
+    machines can reach needs --tokens or --proxy.
 
     Examples:
       timeoutmgr web

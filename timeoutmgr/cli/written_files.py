@@ -25,7 +25,7 @@ class Export(Protocol):
         ...
 
     def save(self) -> None:
-        """Return when the written data would survive a power failure. Raises Unwritten."""
+        """Sync the data, which then survives a power failure. Raises Unwritten."""
         ...
 
 
@@ -35,8 +35,8 @@ def export_to(path: Path | None, option: str = "--output") -> Iterator[Export]:
 
     Raises UsageError if the file cannot be created.
 
-    An earlier export stays as it is. A file into which nothing was written is removed, and so is a
-    file that is not whole, because of any error.
+    An existing file is never changed. A file into which nothing was written is removed, and so is
+    an incomplete file after any error.
     """
     if path is None or is_standard_output(path):
         yield _StandardOutput()
@@ -47,7 +47,7 @@ def export_to(path: Path | None, option: str = "--output") -> Iterator[Export]:
 
 
 def show_exported(shared: Shared, count: int, path: Path | None) -> Exit:
-    """Say how many messages were exported, if not to standard output; return the exit code."""
+    """Print how many messages were exported, if not to standard output; return the exit code."""
     if path is not None and not is_standard_output(path):
         document = {"exported": count, "file": str(path)}
         shared.show(document, lambda: click.echo(f"{count} exported to {path}"))
@@ -55,7 +55,7 @@ def show_exported(shared: Shared, count: int, path: Path | None) -> Exit:
 
 
 class _StandardOutput:
-    """An export to standard output; the command line says if it cannot be written."""
+    """An export to standard output; the command line reports errors of writing it."""
 
     def write(self, document: Mapping[str, Any]) -> None:
         click.echo(json.dumps(document))
@@ -65,7 +65,7 @@ class _StandardOutput:
 
 
 class _NewFile:
-    """An export into a file of its own, or into a pipe or device that is there."""
+    """An export into a new file, or into an existing pipe or device."""
 
     def __init__(self, option: str, path: Path) -> None:
         self._option, self._path = option, path
@@ -89,7 +89,7 @@ class _NewFile:
         self._is_saved = True
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written fails again; the file is closed then
+        with suppress(OSError):  # unwritten data fails again, but the file is closed
             self._file.close()
         if self._is_new and not self._is_saved:
             self._path.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class _NewFile:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Return when the names in *folder* would outlast a loss of power."""
+    """Sync the names in *folder*, which then survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -21,7 +21,7 @@ class RestoreOptions:
     store: str
     lake: str = field(metadata=PLACE)
     of_store: str | None = optional(
-        None, "--of", "The archived store, as the table names it.", metavar="NAME"
+        None, "--of", "Name of the archived store in the table.", metavar="NAME"
     )
     history: bool = optional(True, "--no-history", "Restore only used ids and pending messages.")
     dry_run: bool = optional(False, "--dry-run", "Only count what would be restored.")

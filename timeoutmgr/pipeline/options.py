@@ -316,7 +316,7 @@ class ScheduleOptions:
         lambda _name, value: KnownIdRule.named(value),
     )
     run_id: str | None = optional(
-        None, "--run-id", "Name of the run. Without it, that of the same run before, or a new one."
+        None, "--run-id", "Id of the run. Without it, the id of an equal earlier run, or a new id."
     )
     dry_run: bool = optional(False, "--dry-run", "Only show what would be stored.")
 
@@ -520,7 +520,7 @@ class ReportOptions:
     stores: tuple[str, ...]
     archive: str | None = field(default=None, metadata=_ARCHIVE)
     promise: timedelta = optional(
-        timedelta(seconds=1), "--promise", "How late a message may be dispatched.", not_negative
+        timedelta(seconds=1), "--promise", "Maximum promised lateness of a dispatch.", not_negative
     )
     days: int = optional(56, "--days", "Days of history, up to now.", positive, within_calendar)
     ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far to look ahead.", a_second)
@@ -535,7 +535,7 @@ _TO: Final = history_option("--to")
 _BATCH_EVENTS: Final = 500_000
 _ANY_TIMELINE: Final = option(
     "--any-timeline",
-    "Go on after a failover in which no transaction was lost (synchronous replication).",
+    "Continue after a failover in which no transaction was lost (synchronous replication).",
 )
 
 
@@ -558,7 +558,7 @@ class ArchiveOptions:
     with_pending: bool = optional(
         False,
         "--with-pending",
-        "Pending messages too, whole, into a table `pending` beside history.",
+        "Also write complete pending messages, into a table `pending` beside history.",
     )
 
     def __post_init__(self) -> None:

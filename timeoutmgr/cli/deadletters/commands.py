@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from timeoutmgr.deadletter.retry import RetriedDeadLetter
 
 _HELP = """
-    Look after the dead-letter queues of the endpoint's node.
+    Manage the dead-letter queues of the endpoint's node.
 
     Examples:
       timeoutmgr deadletters list --groups
       timeoutmgr deadletters retry --class NACK_BAD_DST_Q --dry-run
     """
 _HELP_OF_JOURNAL = """
-    Look after the journals of the endpoint's node.
+    Manage the journals of the endpoint's node.
 
     Examples:
       timeoutmgr journal list
       timeoutmgr journal delete --older-than 7d
     """
-_groups = option("--groups", "only_groups", is_flag=True, help="Groups alone, without the copies.")
+_groups = option("--groups", "only_groups", is_flag=True, help="Only the groups, not the copies.")
 _listed = limit("Maximum number of copies to list; groups count all.", default=100)
 _exported = limit("Maximum number of copies, the oldest first.")
 
@@ -87,7 +87,7 @@ def list_dead_letters(
 @dead_letter_queue
 @show_body
 def show_dead_letters(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
-    """Show the dead letters of message ID, whole.
+    """Show the complete dead letters of message ID.
 
     Examples:
       timeoutmgr deadletters show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
@@ -162,11 +162,11 @@ def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
 @deadletters.command("purge", cls=Command, within="deadletters")
 @click.argument("queue")
 @option("--delete-queue", is_flag=True, help="Delete the queue as well.")
-@option("--dry-run", is_flag=True, help="Print the number of waiting messages alone.")
+@option("--dry-run", is_flag=True, help="Only print the number of waiting messages.")
 def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None:
-    """Empty QUEUE; each message that asks for it leaves a dead letter, of class NACK_Q_PURGED.
+    """Empty QUEUE; each message that requests a dead letter leaves one of class NACK_Q_PURGED.
 
-    Stop its consumers first: a message that a consumer is handling is not seen.
+    Stop its consumers first: messages that a consumer is handling are not removed.
 
     Examples:
       timeoutmgr deadletters purge billing.old --dry-run
@@ -213,7 +213,7 @@ def list_journal_entries(
 @journal_queue
 @show_body
 def show_journal_entries(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
-    """Show the journal entries of message ID, whole.
+    """Show the complete journal entries of message ID.
 
     Examples:
       timeoutmgr journal show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body

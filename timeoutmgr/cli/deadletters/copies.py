@@ -86,7 +86,7 @@ def export_copies(
 
 
 def copy_document(copy: "StoredCopy", *, whole: bool = False) -> dict[str, Any]:
-    """Return *copy* for JSON; with *whole*, headers and body too."""
+    """Return *copy* for JSON; with *whole*, including headers and body."""
     document: dict[str, Any] = {
         "message_id": copy.message.id,
         "class": copy.class_name,

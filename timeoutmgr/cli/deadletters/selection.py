@@ -61,7 +61,7 @@ class CopySelection:
         from timeoutmgr.message.instants import duration_micros, to_micros
 
         now, number, wanted = to_micros(datetime.now(UTC)), self.message_class, self.destination
-        # An age may reach behind the year 1, which no datetime does.
+        # An age may reach back before the year 1, unlike a datetime.
         older, newer = (
             None if age is None else now - duration_micros(age)
             for age in (self.older_than, self.newer_than)
@@ -83,7 +83,7 @@ class CopySelection:
     def copies(self, queue: "StoredCopyQueue", limit: int | None) -> "Iterator[StoredCopy]":
         """Yield the selected copies, oldest first, with one page in memory.
 
-        Copies that arrive meanwhile are left out: a message that fails again is not met twice.
+        Copies that arrive meanwhile are left out: a message that fails again is not yielded twice.
         """
         found = 0
         for which in self.filters(queue):
@@ -184,7 +184,7 @@ def opened_queue(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue
 
 @contextmanager
 def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield a function that counts a message; only on a terminal it draws a progress bar."""
+    """Yield the function to call for each message; on a terminal, it draws a progress bar."""
     if shared.json or total < 2 or not sys.stderr.isatty():
         yield lambda: None
         return

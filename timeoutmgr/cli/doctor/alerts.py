@@ -25,7 +25,7 @@ MAX_UNSTORED: Final = 1_000
 class Thresholds:
     """Tolerated amount of each fault.
 
-    *min_processes* is None for "a process, as soon as timeouts or messages wait for it".
+    *min_processes* is None to require one process if timeouts or messages wait.
     """
 
     max_overdue: timedelta = MAX_OVERDUE

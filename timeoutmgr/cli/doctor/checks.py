@@ -54,7 +54,7 @@ _OFFSET_FAILS: Final = 30.0
 _MOST_EXAMINED: Final = 10_000
 """Maximum pending timeouts whose destinations are checked, the earliest first."""
 _PACKET_ROOM: Final = 1024 * 1024
-"""Bytes of a MySQL packet that a statement needs beside the body and headers of a message."""
+"""Bytes of a MySQL packet that a statement needs besides the body and headers of a message."""
 
 
 def examine(parts: AssembledEndpoint, limits: Thresholds) -> Iterator[Finding]:
@@ -207,7 +207,7 @@ def _queues(parts: AssembledEndpoint) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class PendingTotals:
-    """The pending timeouts of either kind of store: the store's clock, and counts by destination.
+    """The clock of either kind of store, and its counts of pending timeouts by destination.
 
     None stands for an ability that the store does not have.
     """
@@ -230,7 +230,7 @@ def _pending_of(parts: AssembledEndpoint) -> PendingTotals | None:
 
 
 def _counted(store: TimeoutStore) -> dict[str, int]:
-    """Return the numbers by destination; a call of the store may end before the limit."""
+    """Return the counts by destination; a single call of the store may stop before the limit."""
     counts, behind = Counter[str](), None
     while (left := _MOST_EXAMINED - counts.total()) > 0:
         groups = grouped(store, TimeoutFilter(), GroupBy.DESTINATION, left, behind)
@@ -341,7 +341,7 @@ def _guarded(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Findi
     except TimeoutManagerError as error:
         remedy = "start the server, or correct its address, the password or the rights"
         if isinstance(error, ConfigurationError):
-            remedy = ""  # its sentence has the remedy
+            remedy = ""  # the error's text has the remedy
         yield fail(check, str(error), remedy)
 
 

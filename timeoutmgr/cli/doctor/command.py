@@ -15,8 +15,8 @@ def doctor(shared: Shared, limits: Thresholds) -> Exit:
 
     Every line is ok, warn or fail; a warn or fail line has a remedy. The exit code
     is 1 if any line is fail. Lines fail for a wrong installation, and also for overdue timeouts,
-    messages in the error queue, messages that no process stores, breakers that have triggered,
-    a missing process, and timeouts of other endpoints in the same tables that have no process.
+    messages in the error queue, messages that no process stores, triggered breakers, a missing
+    process, and timeouts in the same tables of other endpoints without a process.
 
     Examples:
       timeoutmgr doctor

@@ -28,12 +28,12 @@ def ok(check: str, text: str) -> Finding:
 
 
 def warn(check: str, text: str, remedy: str) -> Finding:
-    """Return a finding about a problem that does no harm yet."""
+    """Return a finding about a problem that does not do harm yet."""
     return Finding(level=Level.WARN, check=check, text=text, remedy=remedy)
 
 
 def fail(check: str, text: str, remedy: str) -> Finding:
-    """Return a finding with which the doctor fails."""
+    """Return a finding that makes the doctor fail."""
     return Finding(level=Level.FAIL, check=check, text=text, remedy=remedy)
 
 
@@ -51,7 +51,7 @@ _COMPRESSION: Final = "wal_compression"
 
 
 def server_settings(database: Database) -> Iterator[Finding]:
-    """Yield settings that would make the server faster."""
+    """Yield findings about settings that would make the server faster."""
     with database.read() as connection:
         found = connection.execute(text(f"SHOW {_COMPRESSION}")).scalar_one()
     if found == "off":

@@ -13,7 +13,7 @@ _CHECK: Final = "fail-over"
 _SYNCHRONOUS: Final = frozenset({"sync", "quorum"})
 _WITHOUT_WAIT: Final = frozenset({"off", "local"})
 """Values of synchronous_commit for which no commit waits for a standby."""
-# Logical subscribers are no standbys, and neither is a base backup that runs.
+# Logical subscribers and running base backups are not standbys.
 _STANDBYS: Final = text(
     "SELECT application_name, sync_state, "
     "pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)::bigint AS behind "

@@ -27,7 +27,7 @@ from timeoutmgr.resilience.breakers import BreakerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreVitals:
-    """Vital signs in the store; *now* and all other times are of its clock.
+    """Vital signs in the store; *now* and all other times are from its clock.
 
     A timeout that one of *pauses* has parked is due at the end of the pause. *overdue* is None if
     the store does not count. *processes* is None if the processes of this endpoint leave no
@@ -47,8 +47,8 @@ class StoreVitals:
 class QueueVitals:
     """Numbers of waiting messages; None for a queue that is missing or not needed.
 
-    *unstored* wait for the timeout manager, *waiting* in any queue of this endpoint alone: other
-    endpoints consume the queue of unroutable messages too.
+    *unstored* messages wait for the timeout manager, *waiting* messages in any queue that only this
+    endpoint consumes: the queue of unroutable messages has other consumers, too.
     """
 
     error_queue: str
@@ -72,7 +72,7 @@ def store_vitals(parts: AssembledEndpoint, max_overdue: timedelta) -> StoreVital
     first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
     pauses = store.pauses() if isinstance(store, PausesDispatch) else ()
     if first is not None and first.key.due in [each.place for each in pauses]:
-        first = replace(first, due=first.key.due)  # parked, and all behind it is due later
+        first = replace(first, due=first.key.due)  # parked, and all later rows are due later
     reports = persistence.endpoints() if isinstance(persistence, ReportsEndpoints) else ()
     return StoreVitals(
         now=now,
@@ -111,7 +111,7 @@ def queue_vitals(parts: AssembledEndpoint) -> QueueVitals:
 def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> Count:
     if isinstance(store, Insight):
         return store.overdue(before).count
-    # Usually no timeout is overdue: the first row shows it, and spares the count.
+    # Usually no timeout is overdue: the first row shows this without a count.
     if first is None or first.due >= before:
         return Count(0)
     return Count(store.count(TimeoutFilter(due_before=before)))

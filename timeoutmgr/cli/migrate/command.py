@@ -62,7 +62,7 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     default=1,
     help="Number of processes that move batches out of a store.",
 )
-@option("--report", type=FILE, help="Save the report here.")
+@option("--report", type=FILE, help="File for the report.")
 def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) -> Exit:
     """Move pending timeouts, or continue an interrupted run on the same terms.
 
@@ -89,7 +89,7 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
                 done = move_all(one.parts, one.terms, on_batch, movers)
             work.changed = done.new
             made.append(done.document())
-    # Shown first: a report that cannot be saved is not lost.
+    # Show the report first: then it is not lost if it cannot be saved.
     shared.show({"runs": made}, lambda: moves.print_reports(made))
     is_saved = report is None or moves.save_report(report, made)
     returned = any(each["returned"] for each in made)
@@ -123,9 +123,9 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
 @migrate.command("status", cls=Command, within="migrate")
 @moves.places
 def status(shared: Shared, /, **given: Any) -> Exit:
-    """Show the runs of the ledger, the latest first, and how far each came.
+    """Show the runs of the ledger with their progress, the latest first.
 
-    The exit code is 3 without a run.
+    The exit code is 3 if there is no run.
 
     Examples:
       timeoutmgr migrate status

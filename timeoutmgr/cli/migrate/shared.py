@@ -89,14 +89,14 @@ window: Final = added(
     option(
         "--overdue",
         is_flag=True,
-        help="Move overdue timeouts as well, from a source without a running poller. "
-        "An export's timeouts always move.",
+        help="Also move overdue timeouts, from a source without a running poller. "
+        "Overdue timeouts of an export always move.",
     ),
     option(
         "--batch",
         type=click.IntRange(min=1, max=50_000),
         default=5_000,
-        help="Timeouts in a batch: the batch is in memory, and a crash leaves it open.",
+        help="Number of timeouts in a batch: a batch is in memory, and a crash leaves it open.",
     ),
 )
 """Add the options for the window and the batch size."""
@@ -112,9 +112,9 @@ class OpenMigration:
 
 
 def refuse_passwords(context: click.Context) -> None:
-    """Raise UsageError for a URL with a password that was typed: every user sees the process list.
+    """Raise UsageError for a typed URL with a password: every user sees the process list.
 
-    From the environment, where each option has its variable, it may come.
+    The variables of the options may contain passwords.
     """
     for option_ in context.command.params:
         name, value = option_.name or "", context.params.get(option_.name or "")
@@ -224,7 +224,7 @@ class PlacesOpener:
 
     @contextmanager
     def __call__(self) -> Iterator[StepInputs]:
-        """Lend the participants; the request was checked to be out of a store."""
+        """Yield the participants; the source was checked to be a store."""
         with sites(self.shared, self.asked, [self.endpoint]) as [one]:
             yield cast("StepInputs", one.parts)
 
@@ -339,7 +339,7 @@ def print_reports(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
-    """Save the reports of runs in *path*; return whether that worked, and say why not."""
+    """Save the reports of runs in *path*; return whether that worked, or print the error."""
     try:
         with written_whole(path) as file:
             file.write(json.dumps({"runs": documents}, indent=2) + "\n")

@@ -21,13 +21,13 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
 @option(
     "--certificate",
     type=FILE,
-    help="Write the certificate into this new file, as JSON; none if nothing was found.",
+    help="New file for the certificate, as JSON; not created if nothing was found.",
 )
 @option(
     "--copies",
     "with_copies",
     is_flag=True,
-    help="Error copies, dead letters and the node's journal of the settings' endpoint too.",
+    help="Also erase error copies, dead letters and the node's journal of the settings' endpoint.",
 )
 @of_store
 def erase(
@@ -38,9 +38,9 @@ def erase(
     with_copies: bool,
     **options: Any,
 ) -> Exit:
-    """Erase all timeouts of a person from a store and a lake, and certify it.
+    """Erase all timeouts of a person from a store and a lake, and print a certificate.
 
-    A timeout is erased if any option names it. Rows are removed from pending timeouts, labels,
+    A timeout is erased if any option selects it. Rows are removed from pending timeouts, labels,
     history, the history table and the table `pending`, with older files of both; the id keeps a
     tombstone without content. The certificate has counts and digests, and lists the places that
     were not reached. Copies are found by saga id, header, id and destination queue. The exit code
@@ -58,7 +58,7 @@ def erase(
     given = store_job(shared, EraseOptions, options, store)
     if certificate is not None and (certificate.is_file() or not certificate.exists()):
         with export_to(certificate, "--certificate"):
-            pass  # a file can be there; an empty one would be in the way after a kill
+            pass  # test that the file can be created; an empty file would block a later run
 
     def show(found: Certificate) -> None:
         document = found.document()

@@ -34,7 +34,7 @@ from timeoutmgr.cli.pipeline.stream import stream
 from timeoutmgr.cli.shared import Shared, show_findings
 from timeoutmgr.errors import ConfigurationError
 
-# --- Spark on this machine: can it run, how fast does it start, and how to start it faster ----
+# --- Spark on this machine: a check, the time of a start, and a faster start ------------------
 
 
 @click.command(cls=Command, within=WITHIN)
@@ -60,7 +60,7 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
 @click.command(cls=Command, within=WITHIN)
 @option("--java-home", type=FOLDER, help="The Java to run Spark with, 17 or later.")
 def prepare(shared: Shared, /, java_home: Path | None) -> None:
-    """Keep Spark's classes in a file, with which Spark starts in half the time.
+    """Save Spark's classes in a file, with which Spark starts in half the time.
 
     Run it once on each machine on which Spark runs in the machine's own Java, or when you build an
     image; run it again after you install another Java or pyspark. The file has 190 MB and is in the
@@ -79,7 +79,7 @@ def prepare(shared: Shared, /, java_home: Path | None) -> None:
 @click.argument("jobs", nargs=-1, required=True)
 @on_spark
 def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
-    """Run several jobs one after the other, on one start of Spark.
+    """Run several jobs one after the other, with one start of Spark.
 
     Each job is one argument: its name and its options, quoted. The options of all jobs are read
     before the first job begins. Give the options that say where Spark runs once. The exit code is
@@ -109,9 +109,9 @@ def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
 
 @dataclass(kw_only=True)
 class _Listed(Shared):
-    """Prints documents as parts of a list, each as soon as it is there.
+    """Prints documents as parts of a list, each as soon as it is complete.
 
-    A certificate has to be printed before its run counts as completed.
+    A certificate must be printed before its run counts as completed.
     """
 
     documents: list[Mapping[str, Any]]
@@ -125,7 +125,7 @@ class _Listed(Shared):
 
 
 def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
-    """Return the context of the job that *text* spells; raise before any job has begun."""
+    """Return the context of the job in *text*; raise errors before any job has begun."""
     try:
         name, *args = shlex.split(text) or [""]
     except ValueError as error:
@@ -137,7 +137,7 @@ def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
             f"{', '.join(sorted({*pipeline.commands} - {'run'}))}, with its options, in quotes"
         )
     try:
-        # Options such as --config are of one job: they are remembered in a copy.
+        # Options such as --config belong to one job: keep them in a copy.
         return command.make_context(name, args, context.parent, obj=replace(shared))
     except click.ClickException as error:
         of_job = error.ctx if isinstance(error, click.UsageError) else None
@@ -165,10 +165,10 @@ _WITHOUT_SPARK: Final = (archive, stream, compact, restore, erase)
 
 
 class PipelineGroup(click.Group):
-    """Commands of which most need an extra; forecast does without."""
+    """The commands of the pipeline; most of them need an extra, forecast does not."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; raise PipelineUnavailable where a package of its extra is missing."""
+        """Run the command; raise PipelineUnavailable if a package of its extra is missing."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:

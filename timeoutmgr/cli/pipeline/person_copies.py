@@ -21,8 +21,8 @@ from timeoutmgr.transport import error_queue_retry as errors
 class PersonCopies:
     """The copies that *options* select in the queues of the endpoint with *parts*.
 
-    The error queue, and the node's own dead-letter queues, its journal and the copies that await
-    their final acknowledgement, since a sweep makes dead letters of them.
+    Queues are the error queue, the node's own dead-letter queues and journal, and the copies that
+    await their final acknowledgement, since a sweep turns them into dead letters.
     """
 
     parts: AssembledEndpoint
@@ -30,7 +30,7 @@ class PersonCopies:
 
     @property
     def databases(self) -> list[Database]:
-        """The databases in which the copies may be."""
+        """The databases that may contain copies."""
         service, shared = self.parts.features.dead_letters, self.parts.settings.transport.database
         found = [] if shared is None else [as_database(shared)]
         if isinstance(service, DeadLetterService):
@@ -62,7 +62,7 @@ class PersonCopies:
     def _stored(self, which: "_OfPerson") -> Iterator[tuple[StoredCopyQueue, list[StoredCopy]]]:
         service = self.parts.features.dead_letters
         if isinstance(service, DeadLetterService):
-            for kind in (None, *NodeQueue):  # in the direction in which a sweep moves copies
+            for kind in (None, *NodeQueue):  # in the order in which a sweep moves copies
                 queue = StoredCopyQueue(service.manager, kind)
                 copies = queue.every()
                 yield queue, [one for one in copies if which.has(one.message, one.destination)]
@@ -70,7 +70,7 @@ class PersonCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfPerson(errors.FailureFilter):
-    """Selects by *options*, or by ids of *erased* timeouts, which were of *endpoints*."""
+    """Selects copies by *options*, or by ids of *erased* timeouts of *endpoints*."""
 
     options: EraseOptions
     erased: set[str]
@@ -91,10 +91,9 @@ class _OfPerson(errors.FailureFilter):
     def _ids(self, message: Message, queue: str | None) -> set[str]:
         """Return the id of *message* and the ids that its timeouts may have.
 
-        Another endpoint may have a timeout of the same message id: the id of its timeout tells them
-        apart, or the endpoints that sent the message and failed at it in *queue*, if it names any.
-        A delayed retry has an id of its own, by the endpoint that kept it, and its first timeout
-        another.
+        Another endpoint may have a timeout with the same message id: the timeout's id tells them
+        apart, otherwise the message's sender and the endpoint that failed in *queue*, if known. A
+        delayed retry has its own id, from the endpoint that kept it; its first timeout has another.
         """
         given = message.headers
         related = given.get(headers.RELATED_TO_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Shared by the pipeline's commands: options of jobs, Spark, stores, and progress."""
+"""Helpers that the pipeline's commands share: options of jobs, Spark, stores, and progress."""
 
 import csv
 import logging
@@ -37,7 +37,7 @@ WITHIN = "pipeline"
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant()}
-"""Types of the command line, by the types of the fields; any other type is its own."""
+"""Types on the command line, by the types of the fields; all other types stay the same."""
 
 
 def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorated]:
@@ -86,7 +86,7 @@ def _declared(
         flag |= {"default": _spelt(one.default), "show_default": True}
 
     def checked(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        # When it is parsed: no job of a run has begun then, nor has Spark.
+        # Check this during parsing, before any job of a run, and Spark, have begun.
         if value is not None:
             check_value(one.name, declared, _read(value, one, declared.flag))
         return value
@@ -95,7 +95,7 @@ def _declared(
 
 
 def _spelt(default: Any) -> Any:
-    """Return *default* as people type it."""
+    """Return *default* as on the command line."""
     if isinstance(default, timedelta):
         seconds = int(default.total_seconds())
         return next(f"{seconds // size}{unit}" for size, unit in _UNITS if seconds % size == 0)
@@ -103,7 +103,7 @@ def _spelt(default: Any) -> Any:
 
 
 def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
-    """Return *value* as the field has it; a flag turns a default off."""
+    """Return *value* converted for the field; a flag can turn a default off."""
     if isinstance(one.default, bool):
         return value is not one.default
     if isinstance(one.default, tuple):
@@ -123,8 +123,8 @@ of_store: Final = option(
 of_stores: Final = option(
     "--store",
     multiple=True,
-    help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME; many times. Without "
-    "it, the endpoint's own.",
+    help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME; may be given many "
+    "times. Without it, the endpoint's own.",
 )
 
 
@@ -176,9 +176,9 @@ def spark(
 ) -> Iterator["SparkSession"]:
     """Yield the session for the *options* of :func:`on_spark`, for a job on *stores*.
 
-    The job reads *inputs* too: files, folders or history tables; None is no input.
+    The job also reads *inputs*: files, folders or history tables; None is ignored.
 
-    Raises the problems of a store before Spark is started, which takes some seconds.
+    Errors of a store are raised before Spark is started, which takes some seconds.
     """
     from timeoutmgr.pipeline.registration import spark_session
     from timeoutmgr.pipeline.spark.conditions import lasting_errors
@@ -205,10 +205,10 @@ def _is_short(stores: Sequence[str], inputs: Sequence[str]) -> bool:
 
 
 class _EndingSignal:
-    """SIGINT or SIGTERM: by itself SIGTERM would leave folders and a JVM behind.
+    """Handler of SIGINT and SIGTERM: by default, SIGTERM would leave folders and a JVM behind.
 
-    It raises an interrupt, after which py4j closes the connection of its call. After any other
-    error the next call would wait for the answer of that call, and take it for its own.
+    It raises an interrupt, after which py4j closes the connection of the current call. After any
+    other error, the next call would wait for the answer to that call, and take it as its own.
     """
 
     def __init__(self) -> None:
@@ -219,15 +219,15 @@ class _EndingSignal:
         raise KeyboardInterrupt
 
     def is_not_received(self, _record: logging.LogRecord) -> bool:
-        """Return whether py4j may log: it logs the interrupt, and errors that it leads to."""
+        """Return whether py4j may log: it would log the interrupt and errors that follow."""
         return self.number is None
 
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Exit with the code of a signal, also where the connection that it closes raises an error."""
+    """Exit with the code of a signal, even if the closed connection raises an error."""
     ending = _EndingSignal()
-    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as behind "&" of a shell
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as after a shell's "&"
     ends = [signal.SIGTERM, *([] if is_ignored else [signal.SIGINT])]
     before = {one: signal.signal(one, ending.received) for one in ends}
     loggers = [logging.getLogger(name) for name in ("", "py4j.clientserver")]  # "" is the root
@@ -247,7 +247,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def session_options(shared: Shared, options: dict[str, Any]) -> SessionOptions:
-    """Return where and how Spark runs, from the *options* of :func:`on_spark`."""
+    """Return the options of the session, from the *options* of :func:`on_spark`."""
     return job_options(SessionOptions, options, verbose=shared.verbose)
 
 

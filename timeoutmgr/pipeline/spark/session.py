@@ -65,10 +65,10 @@ class SessionOptions:
     """
 
     master: str | None = optional(
-        None, "--master", "Spark's master URL. Without it, that of spark-submit, or local[*,3]."
+        None, "--master", "Spark's master URL. Without it, spark-submit's, or local[*,3]."
     )
     remote: str | None = optional(
-        None, "--remote", "A Spark Connect server instead, sc://host:port."
+        None, "--remote", "Spark Connect server to use instead, sc://host:port."
     )
     java_home: Path | None = optional(
         None, "--java-home", "The Java to run Spark with, 17 or later."
