@@ -1,4 +1,4 @@
-"""Addresses behind queue names: queues of the transport, and the own queues of a node."""
+"""Addresses that queue names denote: queues of the transport, and a node's own queues."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -60,7 +60,7 @@ class ExpirySweep:
     def _settle(
         self, received: Received, session: TransportSession, transaction: Transaction
     ) -> str:
-        """Settle a message; return the log line to be written after the commit."""
+        """Settle a message; return the log line to write after the commit."""
         message = received.message
         if not self.dead_letters.wants_dead_letter(message):
             return ""

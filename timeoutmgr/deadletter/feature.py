@@ -135,11 +135,11 @@ Result = TypeVar("Result")
 
 
 class StoreCalls(ThreadTask):
-    """Makes calls to a store that may hang, for callers that must not; waits out its *outage*.
+    """Makes calls to a store that may hang, for callers that must not hang; ends its *outage*.
 
-    A waiting dispatch holds up good timeouts, and a pump in an SQLite transaction holds up all
-    other writers: neither waits for the other's calls. A call waits *least* seconds or longer,
-    including the wait for earlier calls.
+    A waiting dispatch delays good timeouts, and a pump in an SQLite transaction blocks all other
+    writers: neither waits for the other's calls. A call waits *least* seconds or longer, including
+    the wait for earlier calls.
     """
 
     thread_name = "timeoutmgr-dead-letters"
@@ -162,9 +162,9 @@ class StoreCalls(ThreadTask):
     def make(self, call: Callable[[], Result]) -> Result:
         """Return the result of *call*, which may be repeated, or raise its error.
 
-        Raises StorageUnavailable if it has no result in time (it may still be carried out), and at
-        once while an earlier call has no result or the outage lasts. Before ``start`` there is no
-        time limit.
+        Raises StorageUnavailable if there is no result in time (the call may still be carried out),
+        and at once while an earlier call has no result or the outage lasts. Before ``start`` there
+        is no time limit.
         """
         if self._thread is None:
             return call()
@@ -209,12 +209,12 @@ class StoreCalls(ThreadTask):
             answer.set_result(result)
 
     def _sit_out(self) -> None:
-        """Return once the store answers, which ends its outage."""
+        """Wait until the store answers, which ends its outage."""
         is_away = False
         while not self._stop.is_set():
             try:
                 self._outage.probe()
-            except Exception as error:  # other causes (rights, a newer schema) may be repaired too
+            except Exception as error:  # other causes (rights, a newer schema) may be repaired, too
                 is_away = True
                 self._stop.wait(self._outage.breaker.failure(error))
                 continue
@@ -237,10 +237,11 @@ class DeadLetterQueues:
     or a DeadLetterStore; None is the database of the queues. *dead_letter* and *journal* are the
     defaults of sent messages, *dead_letter_when_expiring* the default of messages with a time to
     be received; *all_transactional* is MSMQ 1.0's rule. *journaled* are queues of this endpoint
-    that keep a copy of each received message. *takes* says which messages this endpoint's queue
-    is for: other messages become dead letters. *collect_from* is a queue (``<node>.deadletter``,
-    say) to which policies have RabbitMQ send messages that it gives up: it is created, and emptied
-    into the dead-letter queue, with the broker's reason as the class. Quotas are bytes.
+    that keep a copy of each received message. *takes* is the kind of messages that this endpoint's
+    queue accepts: other messages become dead letters. *collect_from* is a queue
+    (``<node>.deadletter``, say) to which RabbitMQ, by policies, sends messages that it gives up:
+    the endpoint creates the queue, and moves its messages to the dead-letter queue, with the
+    broker's reason as the class. Quotas are bytes.
     *discard_expired* and *clock_allowance* are the rules for messages that are received too late.
     *sweep_interval* is the time between searches for kept messages without an acknowledgement.
     """
@@ -386,7 +387,7 @@ class DeadLetterQueues:
         )
 
     def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
-        """Return a function that says which messages may expire in their queue on *transport*."""
+        """Return a function that says whether a message may expire in its queue on *transport*."""
         if self.collect_from is not None:
             return ExpiringQueues(transport, self.collect_from)
         sweeps = isinstance(transport, ExpiresMessages)
@@ -445,7 +446,7 @@ class InstalledNode:
     manager: QueueManager
 
     def install(self) -> None:
-        """Create missing tables and the node; twice and concurrently is fine."""
+        """Create missing tables and the node; idempotent, and safe to run concurrently."""
         self.manager.store.install()
         self.manager.store.add_node(self.manager.node, str(uuid.uuid4()))
 

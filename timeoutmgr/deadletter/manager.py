@@ -134,7 +134,7 @@ class FirstAttempt:
 Result = TypeVar("Result")
 
 SWEEP: Final = 200
-"""Letters that one transaction of a sweep moves."""
+"""Copies that one transaction of a sweep moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class QueueManager:
     def arrived(
         self, keys: Sequence[tuple[str, str]], *, transaction: Transaction | None = None
     ) -> None:
-        """Note that messages (id and destination) have reached their queue."""
+        """Record that messages (id and destination) have reached their queue."""
         awaiting = self.store.tables.awaiting
 
         def work(connection: Connection) -> None:
@@ -214,10 +214,10 @@ class QueueManager:
     ) -> Placement | None:
         """Settle the message *key* by its final acknowledgement, whose class is *ended*.
 
-        If it was received, its copy is journaled on request, and otherwise deleted. If not, it is
-        moved to the transactional dead-letter queue. A message that was given up before is marked
-        as late, and stays; it is never sent again from here. A remaining row names *channel*, the
-        path of the acknowledgement. None if the message is unknown.
+        If the message was received, its copy is journaled on request, otherwise deleted. If not,
+        its copy moves to the transactional dead-letter queue. The dead letter of a message that was
+        given up before is marked as late, and stays; it is never sent again from here. A remaining
+        row names *channel*, the path of the acknowledgement. None if the message is unknown.
         """
         return self._run(lambda c: self._acknowledge(c, key, ended, reason, channel), transaction)
 
@@ -502,7 +502,7 @@ def _require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None
 
 
 def _overdue(kept: StoredCopy) -> MessageClass:
-    """Return the class of a kept message whose time is up, depending on the timer."""
+    """Return the class of a kept message whose time is over, depending on the timer."""
     if kept.message_class == MessageClass.ACK_REACH_QUEUE:
         return MessageClass.NACK_RECEIVE_TIMEOUT
     limit = kept.time_to_be_received

@@ -34,7 +34,7 @@ class QuotaShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """Status of a node in a single moment.
+    """Status of a node at one moment.
 
     *own* sums the dead-letter queues of applications. *journal* counts the journals of node and
     queues, *awaiting* the copies that await their final acknowledgement.

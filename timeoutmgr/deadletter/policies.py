@@ -38,7 +38,7 @@ from timeoutmgr.transport.work import IsolatedSends, Work, send_each
 
 logger = logging.getLogger(__name__)
 
-# --- around the sends of a program: copies are kept before, arrivals are noted after ----------
+# --- around the sends of a program: copies are kept before, arrivals are recorded after -------
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class KeepingSession:
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
-        """Keep copies, send, and note the arrivals; raise as a session does."""
+        """Keep copies, send, and record the arrivals; raise the errors of a session."""
         outgoing = self.dead_letters.ending(outgoing)
         # Store the copy first: a crash in between leaves a copy that expires, not a message without
         # a copy.
@@ -71,9 +71,9 @@ class KeepingSession:
 def _outage_logged(
     actor: str, facts: str, number: int, breaks: Callable[[TimeoutManagerError], bool]
 ) -> Iterator[None]:
-    """Log an outage in which *number* *facts* could not be noted; raise it if it *breaks*.
+    """Log an outage in which *number* *facts* could not be recorded; raise it if it *breaks*.
 
-    After an error, the caller sends sent messages again, unless a transaction undoes them.
+    After an error, the caller sends messages again that were sent, unless a transaction undoes it.
     """
     try:
         yield
@@ -106,7 +106,7 @@ class DeadLetterSending(SendingPolicy):
         self.dead_letters.before_sending(outgoing, transaction)
 
     def wrap(self, session: TransportSession) -> KeepingSession:
-        """Return *session* with copies kept and arrivals noted."""
+        """Return *session*, wrapped to keep copies and record arrivals."""
         return KeepingSession(session, self.dead_letters)
 
 
@@ -131,11 +131,11 @@ class DeadLetterHandling(HandlingPolicy):
         return self.dead_letters.wants_dead_letter(message)
 
     def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return why the rule of *queue* excludes *message*, or None."""
+        """Return the reason why the rule of *queue* excludes *message*, or None."""
         return self.dead_letters.misfit(message, queue)
 
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
-        """Keep copies, send with the receive, note the arrivals."""
+        """Keep copies, send with the receive, and record the arrivals."""
         outgoing = self.dead_letters.ending(outgoing)
         with _of_the_store(self.outage):
             self.dead_letters.before_sending(outgoing, work.transaction)
@@ -226,7 +226,7 @@ def _received_fields(event: str, received: Received) -> dict[str, object]:
     return {**fields, "attempt": received.delivery_count + 1}
 
 
-# --- dead letters in the dispatch step: arrivals are noted, undeliverable messages are placed ---
+# --- dead letters in the dispatch step: record arrivals, place undeliverable messages -----------
 # Neither may raise for messages that are sent but not yet closed: they would be sent again.
 
 
@@ -242,18 +242,18 @@ class DeadLetterForwarding(ForwardingPolicy):
         return self.dead_letters.refusal(timeout, at)
 
     def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
-        """Note the first attempts of *timeouts*, which began their transit."""
+        """Record the first attempts of *timeouts*, which began their transit."""
         with _outage_logged("dispatcher", "attempts", len(timeouts), partial(self._breaks, work)):
             self.dead_letters.tried(timeouts, at, work.scope)
 
     def forwarded(self, message: Message) -> Message:
-        """Return *message* with one hop more."""
+        """Return *message* with one more hop."""
         return self.dead_letters.passed_on(message)
 
     def sent(
         self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
     ) -> None:
-        """Note the messages that reached their queues; send the acknowledgements."""
+        """Record the messages that reached their queues; send the acknowledgements."""
         arrived = confirmed(outgoing, results)
         with _outage_logged("dispatcher", "arrivals", len(arrived), partial(self._breaks, work)):
             acknowledgements = self.dead_letters.after_sending(arrived, work.scope)
@@ -261,7 +261,7 @@ class DeadLetterForwarding(ForwardingPolicy):
             work.notify(acknowledgements, isolated=True)
 
     def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
-        """Place each message that leaves a dead letter."""
+        """Place each message that must leave a dead letter."""
         found = Settlement()
         for one in failed:
             try:

@@ -90,7 +90,7 @@ class StoredCopyQueue:
         if after is not None:
             kept, message_id, destination = order
             wanted = wanted.where(
-                kept >= after[0],  # by itself: PostgreSQL begins there in the index
+                kept >= after[0],  # a separate condition: PostgreSQL starts there in the index
                 (kept > after[0])
                 | (message_id > after[1])
                 | (message_id == after[1]) & (destination > after[2]),
@@ -99,7 +99,7 @@ class StoredCopyQueue:
             return [from_row(row) for row in connection.execute(wanted)]
 
     def every(self, which: StoredCopyFilter = EVERYTHING) -> Iterator[StoredCopy]:
-        """Yield all copies, the oldest first, a page of them in memory."""
+        """Yield all copies, the oldest first, with one page in memory."""
         after: tuple[Micros, str, str] | None = None
         while page := self.peek(which, limit=AT_ONCE, after=after):
             yield from page
@@ -124,12 +124,12 @@ class StoredCopyQueue:
     def delete(
         self, copies: Sequence[StoredCopy], *, transaction: Transaction | None = None
     ) -> int:
-        """Delete *copies*; return the number of copies that were there, unchanged."""
+        """Delete *copies* that are still unchanged; return their number."""
         keys = [self._key(copy) for copy in copies]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
     def holds(self, copy: StoredCopy, transaction: Transaction) -> bool:
-        """Return whether *copy* is here unchanged; it stays so until *transaction* ends."""
+        """Return whether *copy* is here, unchanged; if so, it stays until *transaction* ends."""
         connection, table = as_connection(transaction), self._table
         self.manager.lock(connection)
         one = [table.c[name] == value for name, value in self._key(copy).items()]

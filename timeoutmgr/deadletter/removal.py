@@ -1,6 +1,6 @@
 """Purge and delete queues so that each message gets its class and its dead letter.
 
-A broker that deletes or purges a queue by itself drops its messages.
+If a broker deletes or purges a queue, it drops the messages.
 """
 
 import logging
@@ -43,7 +43,7 @@ def remove_messages(
     """Remove all messages from *queue*, then with *delete_queue* the queue itself.
 
     A message is first placed, then acknowledged: a crash in between leaves both, and a second purge
-    repairs that. Stop consumers first: their unacknowledged messages are invisible here. A message
+    repairs this. Stop consumers first: their unacknowledged messages are invisible here. A message
     whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for reserved
     queues, TransportUnavailable and StorageUnavailable; and MessageRejected at the end, if messages
     remain that cannot be copied.

@@ -1,4 +1,4 @@
-"""Retry of dead letters: each is sent to its destination again, once, under the same id."""
+"""Retry of dead letters: each is sent again to its destination, once, under the same id."""
 
 import logging
 from collections.abc import Callable, Iterable

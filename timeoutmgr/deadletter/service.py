@@ -254,7 +254,7 @@ class DeadLetterService:
     def after_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Note the messages that reached their queue; delayed messages did not."""
+        """Record the messages that reached their queue, so no delayed messages."""
         acks: list[Outgoing] = []
         for one in outgoing:
             if names.EXPIRE in one.message.headers or is_delayed_by_broker(one):
@@ -301,7 +301,7 @@ class DeadLetterService:
     def tried(
         self, timeouts: Sequence[Timeout], at: Micros, transaction: Transaction | None = None
     ) -> None:
-        """Note the first attempts of *timeouts*, which began their transit."""
+        """Record the first attempts of *timeouts*, which began their transit."""
         attempts = [
             FirstAttempt(
                 key=(one.message.id, one.destination),
@@ -406,7 +406,7 @@ class DeadLetterService:
     def received(
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Journal a received message; settle the copy at its source, here or by a message."""
+        """Journal a received message; settle its source's copy, directly or by a message."""
         delivery = read_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
         end = DeliveryEnd(message, delivery, queue, ended, self.clock.now())
@@ -424,7 +424,7 @@ class DeadLetterService:
         return acks
 
     def _final(self, end: DeliveryEnd) -> list[Outgoing]:
-        """Return the final acknowledgement to a source elsewhere; nothing if it is not allowed."""
+        """Return the final acknowledgement to another node's source, if that is allowed."""
         try:
             return [final_acknowledgement(end, self.limits)]
         except InvalidMessage as error:
@@ -439,7 +439,7 @@ class DeadLetterService:
 
     def _acks(self, end: DeliveryEnd) -> list[Outgoing]:
         try:
-            # A foreign program may have sent it: it must not make us write to any queue.
+            # A foreign program may have sent it, and must not make us write to arbitrary queues.
             if end.delivery.admin_queue is not None:
                 check_destination(end.delivery.admin_queue, self.limits)
         except InvalidMessage as error:

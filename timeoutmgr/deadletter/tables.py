@@ -72,7 +72,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         Column("node", KeyText(NODE_LENGTH), primary_key=True),
         Column("guid", KeyText(36), nullable=False),
         Column("created", BigInteger(), nullable=False),
-        # Every change updates these sums: a quota must not cost a count of all rows.
+        # Every change updates these sums: a quota must not require a count of all rows.
         *(
             Column(f"{what}_{unit}", BigInteger(), nullable=False, server_default="0")
             for what in ("letters", "awaiting", "journal")

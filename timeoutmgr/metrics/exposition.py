@@ -119,7 +119,7 @@ class _Collector(Collector):
         return self._counter(metric, self._values_of(metric.name))
 
     def _values_of(self, event: str) -> dict[tuple[str, ...], int]:
-        """Return the count of *event* for each value of its label that it was counted for."""
+        """Return the counts of *event* by the value of its label."""
         values = self._memory.values[BY_LABEL[event]].all()
         cells = self._cells(BY_LABEL_CELLS[event], len(values))
         counts: Counter[tuple[str, ...]] = Counter()
@@ -129,7 +129,7 @@ class _Collector(Collector):
         return counts
 
     def _closed(self) -> Family:
-        """Each dispatched timeout was observed once for its lateness."""
+        """Return the closed timeouts by outcome; each dispatch has one observation of lateness."""
         counts: dict[tuple[str, ...], int] = {}
         for name, cells in self._lateness_cells().items():
             if sent := sum(cells[:BUCKETS]):
@@ -164,7 +164,7 @@ class _Collector(Collector):
     def _lateness_cells(self) -> dict[str, list[int]]:
         """Return the cells of each name that has counts; cells of equal names are added.
 
-        A destination may be called as all destinations beyond the table are.
+        A destination may have the name OTHER, like all destinations beyond the table together.
         """
         found: dict[str, list[int]] = {}
         for number, name in enumerate(self._memory.destinations.all()):
@@ -261,7 +261,7 @@ def age_of_oldest(section: Section, now: float, *, grows: bool = False) -> float
 def _named(
     live: Sequence[Section], first: int, names: Names
 ) -> dict[tuple[str, ...], Sequence[float]]:
-    """Return the cells of each name; equal names are merged as processes are."""
+    """Return the cells of each name; cells of equal names are merged like those of processes."""
     values: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     for number, name in enumerate(names.all()):
         values[name,] += [section.numbers[first + number] for section in live]

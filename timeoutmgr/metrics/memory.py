@@ -1,7 +1,7 @@
 """Counts and states of processes in one shared memory, which outlives each process.
 
 The memory has a section for each process, and tables of names that all sections share. A cell has 8
-bytes and is written whole: a killed process leaves either the old number or the new number.
+bytes and is written atomically: a killed process leaves either the old or the new number.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
 OTHER: Final = "other"
-"""Name for all further names when a table is full; a name in the table may be equal."""
+"""Name for all further names when a table is full; a name in the table may equal it."""
 DESTINATIONS: Final = 50
 QUEUES: Final = 15
 BREAKERS: Final = 23
@@ -42,13 +42,13 @@ CLASSES: Final = 31
 CAPACITIES: Final[Mapping[str, int]] = MappingProxyType(
     {DESTINATION: DESTINATIONS, REASON: REASONS, CLASS: CLASSES}
 )
-"""How many values of a label get a number of their own."""
+"""Number of values of a label that get their own number."""
 BUCKETS: Final = len(LATENESS_BOUNDS) + 1
 DURATION_BUCKETS: Final = len(DURATION_BOUNDS) + 1
 
 
 class State(IntEnum):
-    """A cell that is set by neither an event nor a value; instants are monotonic seconds."""
+    """A cell that neither an event nor a value sets; instants are monotonic seconds."""
 
     STARTED = 0
     """When the endpoint had started."""
@@ -68,7 +68,7 @@ class State(IntEnum):
     CONNECTIONS_USED = 9
     CONNECTIONS_IDLE = 10
     PUMPS_ENDED = 11
-    """How many pumps ended by themselves."""
+    """Number of pumps that ended by themselves."""
 
 
 # --- layout: cells of a section, and the tables of names before all sections -------------------
@@ -83,7 +83,7 @@ STATE_CELLS: Final = len(EVENTS) + len(VALUES)
 QUEUE_CELLS: Final = STATE_CELLS + len(State)
 BREAKER_CELLS: Final = QUEUE_CELLS + QUEUES + 1
 PAUSE_CELLS: Final = BREAKER_CELLS + BREAKERS + 1
-"""Cells of destinations by number, followed by the cell for a pause of all."""
+"""Cells of destinations by number, and the cell for a pause of all destinations."""
 LATENESS_CELLS: Final = PAUSE_CELLS + DESTINATIONS + 2
 LATENESS_EACH: Final = BUCKETS + 2
 """Cells of a destination: its buckets, the sum in microseconds, and the early messages."""
@@ -115,8 +115,8 @@ class Names:
     """A table of names: the first names get numbers, later names share the last number + 1.
 
     A name keeps its number. Processes add names under a lock of the file, which ends with them.
-    The threads of a process share the lock of the file, and the first to unlock frees it: ``lock``
-    keeps them apart, and is the same for all tables of the file.
+    The threads of a process share the file's lock, and the first unlock releases it for all: *lock*
+    excludes threads from each other, and is the same for all tables of the file.
     """
 
     lock: threading.Lock
@@ -136,7 +136,7 @@ class Names:
         return found
 
     def all(self) -> list[str]:
-        """Return the names by number, and the name of all other names."""
+        """Return the names by number, followed by OTHER."""
         found = [self._read(at) for at in range(self._count)]
         return [*found, *[""] * (self._capacity - len(found)), OTHER]
 
@@ -162,7 +162,7 @@ class Names:
         start = CELL + at * _NAME
         self._view[start : start + 2] = len(name).to_bytes(2, "big")
         self._view[start + 2 : start + 2 + len(name)] = name
-        self._view[0] = at + 1  # last: a process that is killed before this has added nothing
+        self._view[0] = at + 1  # last: a process that is killed before has added nothing
 
     def _bytes(self, at: int) -> bytes:
         start = CELL + at * _NAME
@@ -208,7 +208,7 @@ class Section:
         return not math.isnan(self.state(which))
 
     def forget_values(self) -> None:
-        """Clear everything except the counts: the process has ended, or has just begun."""
+        """Clear all cells except the counts: the process has ended, or has just begun."""
         for at in range(len(EVENTS), LATENESS_CELLS):
             self.numbers[at] = math.nan
 
@@ -241,14 +241,14 @@ class CountMemory:
         ]
 
     def after_fork(self) -> None:
-        """Replace the tables' lock: a thread of the parent may have it."""
+        """Replace the tables' lock: a thread of the parent may hold it."""
         lock = threading.Lock()
         for table in self._tables:
             table.lock = lock
 
     @classmethod
     def create(cls, processes: int) -> Self:
-        """Return a new memory, in which nothing was counted."""
+        """Return a new memory with counts of zero."""
         descriptor = _file_without_name()
         os.ftruncate(descriptor, _size(processes))
         made = cls(descriptor, processes)

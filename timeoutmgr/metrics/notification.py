@@ -24,12 +24,12 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self | None:
-        """Return the service manager that *environment* names, None without one."""
+        """Return the service manager that *environment* names, or None."""
         address = environment.get("NOTIFY_SOCKET")
         return cls(address) if address else None
 
     def notify(self, state: str) -> None:
-        """Send *state*; a service manager that is away must not stop an endpoint."""
+        """Send *state*; an unavailable service manager must not stop an endpoint."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
                 line.settimeout(1.0)

@@ -59,7 +59,7 @@ class Observer:
                 self._notify(STOPPING)
 
     def tick(self, endpoint: "Endpoint") -> None:
-        """Note that the watchdog of *endpoint* runs."""
+        """Record that the watchdog of *endpoint* runs."""
         self.section.set_state(State.TICK, time.monotonic())
         self.section.set_state(State.PUMPS_ENDED, len(endpoint.ended_pumps))
         note_breakers(endpoint.parts, self.memory, self.section)
@@ -100,7 +100,7 @@ class FleetObserver:
             self._manager.notify(WATCHDOG)
 
     def stopping(self) -> None:
-        """Note that all children are to stop."""
+        """Record that all children are to stop."""
         for section in self.memory.sections:
             section.set_state(State.DRAINING, time.monotonic())
         if self._manager is not None:

@@ -16,7 +16,7 @@ Probe: TypeAlias = Callable[[Sequence[Section], float], list[str]]
 
 
 def not_alive(sections: Sequence[Section], now: float) -> list[str]:
-    """Return which processes hang or lack a pump, unless they start, stop or have ended."""
+    """Return the processes that hang or lack a pump, unless they start, stop or have ended."""
     found = []
     for number, section in enumerate(sections, 1):
         if not section.has(State.TICK) or section.has(State.DRAINING):
@@ -31,7 +31,7 @@ def not_alive(sections: Sequence[Section], now: float) -> list[str]:
 
 
 def not_started(sections: Sequence[Section], _now: float) -> list[str]:
-    """Return which processes have not started."""
+    """Return the processes that have not started."""
     return [
         f"process {number}: not started"
         for number, section in enumerate(sections, 1)
@@ -40,7 +40,7 @@ def not_started(sections: Sequence[Section], _now: float) -> list[str]:
 
 
 def not_ready(sections: Sequence[Section], now: float) -> list[str]:
-    """Return why a process does not consume: not started, stopping, store or broker away."""
+    """Return why a process does not consume: not started, stopping, no store, or no broker."""
     found = [*not_started(sections, now), *not_alive(sections, now)]
     for number, section in enumerate(sections, 1):
         if section.has(State.DRAINING):

@@ -1,7 +1,7 @@
 """A telemetry that counts in a section of the memory.
 
-Threads count without a lock, which would cost more than the rest of a call: ``cells[at] += amount``
-has no instruction at which the interpreter changes to another thread, or runs a signal handler.
+Threads count without a lock, which would cost more than the rest of a call: in ``cells[at] +=
+amount`` the interpreter never switches to another thread, or runs a signal handler.
 """
 
 from bisect import bisect_left
@@ -41,7 +41,7 @@ from timeoutmgr.telemetry import (
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
 _EDGES: Final = list(pairwise((-1, *_BOUNDS, 1 << 63)))
-"""Exclusive lower bound and upper bound of each bucket of lateness; early messages are in none."""
+"""Exclusive lower bound and upper bound of each bucket of lateness; no bucket is for early ones."""
 _MOST: Final = (1 << 63) - 1
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
 # Plain dictionaries: a read-only view costs a second look-up on each call.
@@ -60,7 +60,7 @@ class Recorder:
         self._lateness_cells: dict[str, int] = {}
         self._counts = section.counts
         self._numbers = section.numbers
-        # The plain counters of a configuration would count the same again.
+        # The plain counters of a configuration would count the same events again.
         self._behind = None if type(behind) is Counters else behind
         self._during_behind = behind.during if isinstance(behind, ObservesOperations) else None
         self._each_behind = count_each_of(behind)
@@ -112,7 +112,7 @@ class Recorder:
         first = cell = number = total = above = bound = 0
         for destination, due in sent:
             lateness = at - due
-            # Neighbours mostly share destination and bucket: together they cost two writes.
+            # Successive messages mostly share destination and bucket: then two writes suffice.
             if destination == last and above < lateness <= bound:
                 number += 1
                 total += lateness
@@ -139,7 +139,7 @@ class Recorder:
             self._add(first + BUCKETS, total)
 
     def _add(self, at: int, amount: int) -> None:
-        """Add *amount* to the sum at *at*, which stays at its maximum: no send waits for a metric.
+        """Add *amount* to the sum at *at*, up to its maximum: a metric must not break a send.
 
         A message due in year 1 (from an empty date) is late by 2,000 years.
         """
@@ -149,17 +149,17 @@ class Recorder:
             self._counts[at] = _MOST
 
     def _cells_of(self, destination: str) -> int:
-        """Return the first cell of *destination*, which is kept if it has cells of its own."""
+        """Return the first cell of *destination*; cache it if the destination has its own cells."""
         number = self._names.number(destination)
         first = LATENESS_CELLS + number * LATENESS_EACH
-        if number < DESTINATIONS:  # the names of all others are without bound
+        if number < DESTINATIONS:  # the number of further names is unlimited
             self._lateness_cells[destination] = first
         return first
 
     def during(
         self, operation: Operation, messages: Iterable[Addressed]
     ) -> AbstractContextManager[None]:
-        """Observe how long *operation* lasts, also if it fails."""
+        """Observe how long *operation* takes, even if it fails."""
         observed = _Observed(self, operation)
         if self._during_behind is None:
             return observed

@@ -1,4 +1,4 @@
-"""Samples of the store and the queues, in separate threads, since either may hang."""
+"""Samples of the store and the queues, in two threads, since either server may hang."""
 
 import logging
 import math
@@ -37,7 +37,7 @@ from timeoutmgr.sender.sender import SessionPool
 logger = logging.getLogger(__name__)
 
 EVERY: Final = 5.0
-"""Seconds between two samples: less than the 10 within which a ready process has its answers."""
+"""Seconds between two samples: less than the 10 for which an answer counts for readiness."""
 COUNT_EVERY: Final = 30.0
 """Seconds between two counts of the messages in the queues, and of the pending timeouts."""
 _ALL_TIME: Final = LoadWindow(0, 1 << 60, 1)
@@ -109,7 +109,7 @@ def note_connections(parts: AssembledEndpoint, section: Section) -> None:
 def _details_of(
     parts: AssembledEndpoint, memory: CountMemory, section: Section
 ) -> "StoreDetails | None":
-    """Return what is sampled beside the oldest timeout; a delayed message store has nothing."""
+    """Return the sampler of further details; a delayed message store has none."""
     store = parts.features.store
     if store is None or parts.features.delayed is not None:
         return None
@@ -140,7 +140,7 @@ def age_in(store: TimeoutStore) -> Callable[[], Micros | None]:
         first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
         if first is None:
             return None
-        # None is overdue: the next try of the first, or the end of its pause, is still ahead.
+        # No timeout is overdue: the first waits for a retry or for the end of its pause.
         return now - first.due if insight is None else min(now - first.key.due, 0)
 
     return age
@@ -164,7 +164,7 @@ class StoreSample:
     def __call__(self) -> None:
         """Ask the store. Raises StorageUnavailable."""
         age = self.oldest()
-        # In this order: a concurrent reader must not add a long silence to the new age.
+        # In this order: otherwise a concurrent reader could add a long silence to the new age.
         self.section.set_state(State.STORE_ANSWERED, self.clock.monotonic())
         self.section.set_state(State.OLDEST_DUE, -math.inf if age is None else age / 1_000_000)
         if self.details is not None:

@@ -38,7 +38,7 @@ class _Server(ThreadingTCPServer):
         super().__init__((host, port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log a failed answer: a client that went away, mostly."""
+        """Log a failed answer; mostly the client has closed its connection."""
         fields = {"event": "metrics_not_answered"}
         logger.debug(
             "server of metrics could not answer %s", client_address, exc_info=True, extra=fields
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer as GET does, without the page."""
+        """Answer like GET, but without the page."""
         self._respond(with_body=False)
 
     def _respond(self, *, with_body: bool) -> None:
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "timeoutmgr"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Do not log requests: there are many, and all are alike."""
+        """Log nothing: there are many requests, and all are alike."""
 
 
 @contextmanager

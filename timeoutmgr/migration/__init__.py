@@ -1,7 +1,7 @@
 """Move pending timeouts to another place: durably, resumably, and each in one place only.
 
-It has the state machine and its ports, and knows no database or broker. A run is a plan of batches
-in a ledger; any process that reaches source, target and ledger may move the next batch.
+This package has the state machine and its ports, without any database or broker. A run is a plan of
+batches in a ledger; any process that reaches source, target and ledger may move the next batch.
 """
 
 from timeoutmgr.migration.loops import Participants as Participants

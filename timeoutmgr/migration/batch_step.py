@@ -23,7 +23,7 @@ _MOST_TRIES: Final = 240
 
 
 def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Claim *batch* and return its current state; wait for its owner while that is alive.
+    """Claim *batch* and return its current state; wait while its owner is alive.
 
     Such an owner is a worker whose runner died: it finishes its batch and gets no other. Raises
     MigrationRefused if the worker does not end its batch.
@@ -156,14 +156,14 @@ def known_as_hidden(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch
 
 
 def put_back(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Unhide the timeouts that the target lacks, and remove the rest; the run is shut there."""
+    """Unhide the timeouts that the target lacks, remove the rest; the target has shut the run."""
     items = parts.source.read(run.id, batch)
     there: set[str] = set()
     if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:
         timeouts = [item.timeout for item in items]
         used = {timeouts[place].id for place in parts.target.conflicts(timeouts)}
         there = parts.target.present([one.id for one in timeouts]) - used
-    # Counted from the batch: a foreign source may have got part of it back before a crash.
+    # Count from the batch: a foreign source may have got back a part of it before a crash.
     back = batch.collected - len(there)
     returned = replace(batch, state=BatchState.RETURNED, new=len(there), returned=back)
 

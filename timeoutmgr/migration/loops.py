@@ -56,9 +56,9 @@ class Participants:
     def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Move every batch that is not done; verify, and save the report.
 
-        It can be interrupted at any point, and started again with the same run.
+        The loop can be interrupted at any point, and started again with the same run.
         """
-        # Before a run arrives whose schedule the target would not know, and after all changes.
+        # After all changes of schedules, but before a recurring timeout arrives at the target.
         self._copy_schedules()
         for batch in self.ledger.batches(run.id):
             if batch.state is not BatchState.DONE:
@@ -80,7 +80,7 @@ class Participants:
     def abort(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Put back the open batches; timeouts at the target stay there.
 
-        It can be interrupted at any point, and started again.
+        The loop can be interrupted at any point, and started again.
         """
         self.ledger.move_run(run.id, MigrationRunState.ABORTING)
         reach("migration.aborting")

@@ -65,7 +65,7 @@ class Movers:
 
     @contextmanager
     def _started(self, count: int, run: MigrationRun) -> Iterator[dict[Connection, SpawnProcess]]:
-        """Lend *count* processes by the pipes of their answers; end the processes that are left."""
+        """Yield *count* processes by the pipes of their answers; end remaining processes."""
         started = {}
         try:
             for _ in range(count):
@@ -140,7 +140,7 @@ def _answers(
 
 
 def _work(opener: Opener, run: MigrationRun, answers: Connection) -> None:
-    """Move batches until none is left or the holder has ended; answer with each, then the end."""
+    """Move batches until none is left or the holder has ended; send each, then the end."""
     with answers, suppress(BrokenPipeError):  # the holder has ended: nobody reads an answer
         answers.send(move_batches(opener, run, answers.send))
 
@@ -170,7 +170,7 @@ def move_next(parts: StepInputs, run: MigrationRun) -> Batch | None:
     try:
         return move(parts, run, batch)
     except TimeoutManagerError:
-        # Otherwise every other mover would try it too. If the ledger is away, they cannot either.
+        # Otherwise all other movers would try it, too; without the ledger they cannot.
         with suppress(StorageUnavailable):
             parts.ledger.set_aside(run, batch)
         raise

@@ -67,7 +67,7 @@ class LocationSpec:
 
     @property
     def is_levels(self) -> bool:
-        """Whether it is delay levels."""
+        """Whether the location is delay levels."""
         return self.url == NATIVE or (self.url or "").startswith(("amqp://", "amqps://"))
 
 
@@ -369,7 +369,7 @@ _INSTALL: Final = "run `timeoutmgr install`"
 
 @contextmanager
 def _install_named(place: LocationSpec) -> Iterator[None]:
-    """Have SchemaMissing name the command for *place*; the plain command is for the own store."""
+    """Add to SchemaMissing the command for *place*: the plain command is for the own store."""
     try:
         yield
     except SchemaMissing as error:

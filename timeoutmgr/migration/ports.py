@@ -58,7 +58,7 @@ class Origin(Protocol):
         return False
 
     def prepare(self, run_id: str) -> None:
-        """Create the resources that hiding needs (a table, say), if any; twice is fine."""
+        """Create the resources that hiding needs (a table, say), if any; idempotent."""
         return
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Target(Protocol):
         ...
 
     def open(self, run_id: str) -> None:
-        """Let the run deliver; twice is fine. No-op without a fencing token."""
+        """Let the run deliver; idempotent. No-op without a fencing token."""
         return
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
@@ -141,11 +141,11 @@ class Target(Protocol):
         ...
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        """Return the *ids* that it has or ever had; only if ``knows_what_it_has``."""
+        """Return the *ids* that the target has or had; only if ``knows_what_it_has``."""
         raise NotImplementedError("a queue cannot be asked for an id")
 
     def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
-        """Return the places of *timeouts* whose ids other messages have, here or before them."""
+        """Return the positions of *timeouts* whose ids are used, here or by an earlier timeout."""
         raise NotImplementedError("a queue cannot be asked for a message")
 
     def shut(self, run_id: str) -> None:
@@ -171,7 +171,7 @@ class AdoptsSchedules(Protocol):
     """A target that can continue the recurring timeouts of a source."""
 
     def adopt(self, schedules: Sequence[ScheduleRecord]) -> None:
-        """Keep copies of *schedules*, unless a record here is newer; twice is fine."""
+        """Keep copies of *schedules*, unless a record here is newer; idempotent."""
         ...
 
 
@@ -235,7 +235,7 @@ class MigrationLedger(Protocol):
         ...
 
     def totals(self, run_id: str) -> Mapping[str, int]:
-        """Return ``batches_<state>`` for each state there is, and the sums of the counts."""
+        """Return ``batches_<state>`` for each present state, and the sums of the counts."""
         ...
 
     def move_run(

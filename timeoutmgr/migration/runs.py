@@ -193,7 +193,7 @@ class KeyRange:
 class Batch:
     """A range with its state and its counts.
 
-    *collected* timeouts were hidden in the source and sent. Of these, *new* came to the target by
+    *collected* timeouts were hidden in the source and sent. Of these, *new* reached the target by
     this run; *known* were there before, or dispatched or cancelled, so the target dropped them.
     *returned* are at the source again. *repeated* may be at the target twice under one id, because
     of a crash between sending and recording. *claim* names the owner, as in the ledger: no
@@ -241,9 +241,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The target's answer for a batch: how many timeouts were new, and how many already known.
+    """The target's answer for a batch: the numbers of new and of already known timeouts.
 
-    *used* are the ids that it has for other content; their timeouts stay at the source.
+    *used* are the ids that the target has for other content; their timeouts stay at the source.
     """
 
     new: int
@@ -288,7 +288,7 @@ class Problem:
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Bytes of bodies in one batch, unless a single body has more.
 
-A whole batch is in memory, several times over while it is delivered: 5,000 bodies of a megabyte
+A whole batch is in memory, and several copies of it during delivery: 5,000 bodies of a megabyte
 would kill the process, and again each time the run is continued.
 """
 

@@ -36,7 +36,7 @@ from timeoutmgr.resilience.after_fork import cached_property
 
 
 class ExportFile(Source):
-    """See :class:`timeoutmgr.migration.Source`; it hides nothing, since no poller reads a file."""
+    """See :class:`timeoutmgr.migration.Source`; hides nothing, since no poller reads a file."""
 
     hides_atomically: Final = False
 
@@ -120,7 +120,7 @@ class ExportFile(Source):
 
     @cached_property
     def _digest(self) -> str:
-        """The SHA-256 of the file: a run is resumed with the very same."""
+        """The SHA-256 of the file: a run can be resumed only with the same file."""
         try:
             with self._path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -179,7 +179,7 @@ def _bounds_of(batch: Batch) -> tuple[Any, ...]:
 
 
 def _due(row: Mapping[str, Any]) -> Micros:
-    """Return when *row* is due; if unknown, the beginning of time: the survey tells why."""
+    """Return when *row* is due; if unreadable, the earliest instant: the survey has the reason."""
     try:
         return check_due(due_of(time_of(row["Time"]), read_headers(row["Headers"])))
     except (ValueError, RecursionError):
@@ -222,7 +222,7 @@ def _column_names(row: Mapping[str, Any], path: Path, layout: ForeignColumns) ->
 
 
 def _from_csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are longer than its 128 kB
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies may exceed the default of 128 kB
     with path.open(newline="", encoding="utf-8-sig") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row:
@@ -232,7 +232,7 @@ def _from_csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        parquet = importlib.import_module("pyarrow.parquet")  # it may lack, and has no types
+        parquet = importlib.import_module("pyarrow.parquet")  # may be missing, and has no types
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{path} is Parquet, and pyarrow is not installed; pip install 'timeoutmgr[parquet]', "

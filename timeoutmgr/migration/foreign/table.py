@@ -126,7 +126,7 @@ class ForeignTable(Source):
             yield from in_ranges(sized, size)
 
     def prepare(self, run_id: str) -> None:
-        """Create the table for the run's rows; twice is fine."""
+        """Create the table for the run's rows; idempotent."""
         side = self._side(run_id)
         self._database.run(lambda connection: side.create(connection, checkfirst=True))
 
@@ -288,7 +288,7 @@ def _id_text(table: Table, name: str) -> ColumnElement[str]:
 
 
 def _naive(instant: Micros) -> datetime:
-    # The columns are without a zone, and in UTC. Databases begin and end before the calendar.
+    # The columns have no zone, and are in UTC. Some databases begin only in the year 1000.
     bounded = min(max(instant, _FIRST), LATEST)
     return from_micros(bounded).replace(tzinfo=None)
 

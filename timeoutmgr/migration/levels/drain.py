@@ -1,9 +1,9 @@
 """The steps and the loop of a migration out of delay levels.
 
-Nothing is hidden: an unacknowledged message is invisible to other consumers, and returns to the
-level when its connection ends. Order of each chunk: store or publish it, then acknowledge. After a
-crash in between the messages return; a store knows their ids, levels get them once more under the
-same ids.
+No batch is hidden: an unacknowledged message is invisible to other consumers, and returns to the
+level when its connection ends. For each chunk: first store or publish it, then acknowledge. After a
+crash in between the messages return; a store knows their ids, levels get them again under the same
+ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_SKIPPED: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class LevelsOrigin(Origin):
-    """The levels called *names* on the broker of *transport*.
+    """The levels with the names *names* on the broker of *transport*.
 
     A broker does not tell its time, so *clock* is the clock of the store with the ledger.
 
@@ -102,7 +102,7 @@ class LevelsOrigin(Origin):
         return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_SKIPPED))
 
     def _counts(self) -> dict[str, int | None]:
-        """Return how many messages each queue holds, in the order in which they fall through."""
+        """Return the number of messages in each queue, in the order in which messages pass them."""
         names = self.names
         parts = [names.fraction_name(part) for part in range(1, names.parts)]
         queues = [*parts, *reversed(names.level_names)]
@@ -240,7 +240,7 @@ def _empty(
     *,
     resumed: bool,
 ) -> Batch:
-    """Take the *left* messages of a level, chunk by chunk; return the batch with its counts."""
+    """Move the *left* messages of a level, chunk by chunk; return the batch with its counts."""
     held = 0
     while left > 0:
         chunk = _received(parts, batch, relay, left)

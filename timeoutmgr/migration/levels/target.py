@@ -36,7 +36,7 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE: Final = 5_000
-"""Messages that are written before a wait for their confirms: the default size of a batch."""
+"""Maximum messages that are written before a wait for their confirms: the default batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LevelsTarget(Target):
 
     @property
     def knows_what_it_has(self) -> bool:
-        """False: no queue knows this."""
+        """False: no queue can tell."""
         return False
 
     def describe(self) -> str:
@@ -200,7 +200,7 @@ class StoreSink:
     wake: Callable[[Micros], None] = lambda _due: None
 
     def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
-        """Return the messages that a store cannot keep, that may not go on, or of a used id."""
+        """Return messages with a reason: not storable, not allowed, or with a used id."""
         defects = [(place, self._unfit(one)) for place, one in enumerate(messages)]
         found = {place: defect for place, defect in defects if defect is not None}
         fit = [place for place in range(len(messages)) if place not in found]
@@ -211,7 +211,7 @@ class StoreSink:
     def accept(
         self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
     ) -> Delivered:
-        """Store them in one transaction; two messages of one id, which are equal, are one."""
+        """Store them in one transaction; equal messages with one id are stored once."""
         items = {item.timeout.id: item for item in map(self._item, messages)}
         delivered = self.target.deliver(run_id, batch, [*items.values()])
         # A level also has messages due within a second, and a poller polls once a minute.
@@ -268,7 +268,7 @@ class LevelsSink:
     def accept(
         self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
     ) -> Delivered:
-        """Publish them with the delay that is left now, and wait for all confirms."""
+        """Publish them with their remaining delay, and wait for all confirms."""
         refuse_unconfirmed(
             run_id, batch, relay.publish([self._publishing(one) for one in messages])
         )

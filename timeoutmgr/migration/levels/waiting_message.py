@@ -25,7 +25,7 @@ from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.transport.envelope import SHORT_STRING
 
 ETA: Final = "eta"
-"""When a Celery task is due, in ISO 8601; without a zone it is UTC."""
+"""Header with the due time of a Celery task, in ISO 8601; without a zone it is UTC."""
 
 _SECOND: Final = 1_000_000
 
@@ -43,7 +43,7 @@ class Unreadable(Exception):
 
 
 def waiting(headers: Mapping[str, Any], routing_key: str | None) -> Waiting:
-    """Return destination and due instant of a message; raise Unreadable.
+    """Return destination and due time of a message; raise Unreadable.
 
     An absolute instant has priority. Without it, the due time is TimeSent plus the delay; if a
     message was delayed twice, TimeSent is that of the first delay, and the sum is too early.

@@ -1,4 +1,4 @@
-"""The channel of the final acknowledgement that settled a copy: by which way it came."""
+"""The channel of the final acknowledgement that settled a copy: the path by which it came."""
 
 from sqlalchemy import Column, MetaData, Table, Text
 
@@ -9,7 +9,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the column; it is empty in the rows that are there, whose channel is not known."""
+    """Add the column; it is empty in existing rows, whose channel is unknown."""
     attributes = revision_attributes()
     metadata = MetaData(schema=attributes["schema"])
     for name in ("dead_letters", "awaiting_final_ack", "journal"):

@@ -1,4 +1,4 @@
-"""First attempts of delayed messages that could not be sent then: their transit began there."""
+"""First attempts of delayed messages that could not be sent: their transit began then."""
 
 from sqlalchemy import BigInteger, Column, MetaData, Table
 

@@ -1,4 +1,4 @@
-"""Indexes in which a list of a node's own journal, and of awaiting copies, has its order."""
+"""Indexes in the order of the lists of a node's own journal, and of awaiting copies."""
 
 from sqlalchemy import BigInteger, Column, Index, MetaData, Table
 
