@@ -1,9 +1,9 @@
-"""How fast delayed messages are accepted, beside kombu by itself and RabbitMQ's own delays.
+"""The rate at which delayed messages are accepted, beside plain kombu and RabbitMQ's own delays.
 
-One call each: ``Endpoint.send`` with a delay beside kombu's confirmed publish of the same message.
+Single calls: ``Endpoint.send`` with a delay beside kombu's confirmed publish of the same message.
 In bulk: ``Endpoint.send_many`` beside the same confirm window under kombu's Producer, and beside
-kombu's native delayed delivery, where RabbitMQ holds messages; and ``Endpoint.store_many``, past
-the queue.
+kombu's native delayed delivery, where RabbitMQ holds messages; and ``Endpoint.store_many``, which
+bypasses the queue.
 """
 
 from collections.abc import Iterator
@@ -129,7 +129,7 @@ def windows(
     routing_key: str,
     headers: dict[str, str],
 ) -> Sample:
-    """Publish with kombu's Producer, and wait for the confirms of a whole window at a time."""
+    """Publish with kombu's Producer, and wait for all confirms of a window at once."""
     channel: Any = producer.channel
     channel.confirm_select()
     confirmed = 0

@@ -1,8 +1,8 @@
 """Cost of a chunk in the database, by pending rows and by removed rows.
 
-A chunk is 500 timeouts that are claimed, locked and closed, without a broker. Due times
-are random over a year, so that due rows lie scattered. The server is our own: no other program
-writes its log, and a checkpoint comes only on request, right before the measure.
+A chunk is 500 timeouts that are claimed, locked and closed, without a broker. Due times are random
+over a year, so that due rows are scattered. The benchmark starts its own server: no other program
+writes its log, and a checkpoint happens only on request, right before the measurement.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
     given = parsed(parser, count=20, quick=8)
     given.many = given.pending or (50_000 if given.quick else 1_000_000)
     report = Report("What a chunk costs the database", {"chunk": CHUNK, **machine.described()})
-    # Bytes of log first: after removals, a vacuum would write log as well.
+    # Measure bytes of log first: after removals, a vacuum would also write log.
     parts = {"wal": write_ahead_log, "growth": growth, "partitions": ranges, "snapshot": snapshot}
     with private_postgres() as server:
         report.settings |= machine.postgres(server.url)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask whether a chunk costs more where more is pending, in partitions by due time."""
+    """Measure whether a chunk costs more with more pending rows, in partitions by due time."""
     urls = {SMALL: server.create("small"), given.many: server.create("large")}
     runs: dict[int, list[ChunkTimes]] = {size: [] for size in urls}
     touched: dict[int, int] = {}
@@ -68,7 +68,7 @@ def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
     with connect(server.url) as sql:
         for size, url in urls.items():
             touched[size] += blocks(sql, url)
-    few, many = (found[2:] for found in runs.values())  # the first two warm the statements up
+    few, many = (found[2:] for found in runs.values())  # the first two warm up the statements
     for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
         value = of(many, figure) / of(few, figure)
         beside = f"{of(few, figure):.1f} and {of(many, figure):.1f} us a row"
@@ -114,7 +114,7 @@ def ranges(server: Measured, given: argparse.Namespace, report: Report) -> None:
 
 
 def growth_on_sqlite(given: argparse.Namespace, report: Report) -> None:
-    """Ask the same of SQLite, with all its indexes."""
+    """Measure the same with SQLite, with all its indexes."""
     runs: dict[int, list[ChunkTimes]] = {SMALL: [], given.many: []}
     with (
         servers("sqlite") as one,
@@ -137,7 +137,7 @@ def growth_on_sqlite(given: argparse.Namespace, report: Report) -> None:
 
 
 def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask whether an open old snapshot, behind which nothing can be tidied up, slows the claims."""
+    """Measure whether an open old snapshot, which prevents cleaning, slows down claims."""
     chunks = 20 if given.quick else 180
     url = server.create("snapshot")
     with stored(url) as store, connect(url) as reader:
@@ -157,12 +157,12 @@ def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> Non
 
 
 def write_ahead_log(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask how much log a timeout writes, from its store to its history."""
+    """Measure how much log a timeout writes, from its insert to its history."""
     for size, bar in ((SMALL, 2560), (given.many, None)):
         url = server.create(f"life{size}")
         with stored(url) as store, connect(server.url) as sql:
             pending.load(url, pending.far_future(ENDPOINT, size))
-            live(store, SMALL)  # the pages that it touches are in the log once, as a whole
+            live(store, SMALL)  # afterwards the log has a full image of the touched pages
             if bar is None:
                 sql.execute("CHECKPOINT")
             written = log_position(sql)
@@ -180,7 +180,7 @@ def live(store: TimeoutStore, count: int) -> None:
     """Store *count* timeouts in batches, claim them in chunks and close them."""
     for _ in range(0, count, 100):
         now = micros()
-        names = [str(uuid.uuid4()) for _ in range(100)]  # random, as the product's own ids are
+        names = [str(uuid.uuid4()) for _ in range(100)]  # random, like the product's own ids
         store.store_many(
             [
                 Timeout(

@@ -1,4 +1,4 @@
-"""The same job with other products: jobs due at the same instant; seconds to the last."""
+"""The same work with other products: jobs due at one instant; seconds until the last has run."""
 
 import os
 import signal
@@ -28,13 +28,13 @@ OURS = "timeoutmgr, RabbitMQ + PostgreSQL"
 
 @dataclass(frozen=True)
 class Peer:
-    """A program of the folder ``peers``, its job store, and our claim about its rate."""
+    """A program in the folder ``peers``, its job store, and our claim about its rate."""
 
     module: str
     server: str
     bar: float | None = None
     pace: int = 1000
-    """Jobs a second that it surely accepts; all must be in before they are due."""
+    """Jobs a second that the peer surely accepts; all must be accepted before they are due."""
     worker_first: bool = True
     batch: int | None = None
 
@@ -66,7 +66,7 @@ def main() -> None:
         report = Report("Beside others, due at one instant", settings)
         cases = {OURS: partial(drained, spec, given.count)}
         for name, peer in peers.items():
-            # procrastinate needs minutes, other libraries seconds, for a job; its rate is even.
+            # procrastinate needs minutes where other libraries need seconds; its rate is even.
             few = given.slow or given.count // 4
             count = few if peer.module == "procrastinate_at" else given.count
             cases[name] = partial(run, peer, count)
@@ -83,9 +83,9 @@ def main() -> None:
 def run(
     peer: Peer, count: int, place: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Sample:
-    """Have *peer* accept *count* jobs and execute them; return how fast it did from the instant.
+    """Make *peer* accept and execute *count* jobs; return its rate from the due instant on.
 
-    *place* is entered for each try: a second try finds nothing of the first.
+    *place* is entered for each attempt: a second attempt finds no data of the first.
     """
     due = time.time() + count / peer.pace + SETTLE + (5 if peer.worker_first else 0)
     with place():
@@ -99,9 +99,9 @@ def run(
 
 
 def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float], float]:
-    """Have *peer* execute *count* jobs; return the time of acceptance, the notes and the CPU.
+    """Make *peer* execute *count* jobs; return the time of acceptance, the records and the CPU.
 
-    The CPU is of the worker's processes, from just before the due instant on.
+    The CPU time is that of the worker's processes, from just before the due instant on.
     """
     with tempfile.TemporaryDirectory(prefix="tmbench-") as folder, own(peer, folder) as place:
         tally = Path(folder, "tally")
@@ -176,7 +176,7 @@ class Program:
 
 @contextmanager
 def own(peer: Peer, folder: str) -> Iterator[str]:
-    """Yield an empty place for *peer*: a virtual host, a database or a file of this run alone."""
+    """Yield an empty place for *peer*: a virtual host, a database or a file only for this run."""
     if peer.server == "sqlite":
         yield f"sqlite:///{folder}/huey.db"
         return

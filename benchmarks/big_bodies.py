@@ -1,7 +1,7 @@
-"""A worker with 256 MiB for data consumes large bodies from a queue: how many MiB it needs.
+"""MiB that a worker with 256 MiB for data needs to consume large bodies from a queue.
 
-The worker is ``harness/bounded.py``. It is fed slowly, so that no queue holds more than a few
-bodies more than the worker has in hand.
+The worker is ``harness/bounded.py``. Bodies are sent slowly, so that the queue never holds more
+than a few bodies besides those in the worker.
 """
 
 import json
@@ -26,9 +26,9 @@ SPARE = 256
 """MiB for data, above the worker's data at the start of consuming."""
 BODY = 16 * MIB
 WAITING = 20
-"""Bodies that are sent and not handled yet, at most."""
+"""Maximum bodies that are sent but not handled yet."""
 FEWER = 10
-"""The other transports get the count divided by this."""
+"""Divisor of the count for the other transports."""
 WORKER = Path(__file__).parent / "harness" / "bounded.py"
 
 
@@ -51,9 +51,9 @@ def main() -> None:
 
 
 def handled(url: str, name: str, count: int) -> tuple[float, float]:
-    """Have a worker handle *count* bodies; return the MiB of data and of RSS over its start.
+    """Make a worker handle *count* bodies; return the growth of its data and its RSS in MiB.
 
-    Data is the maximum while the worker handled a body.
+    Data is the maximum while the worker handles a body.
     """
     with running(url, name) as lines, closing(accepting(url)) as transport:
         start = line = next_answer(lines)

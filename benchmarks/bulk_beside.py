@@ -1,4 +1,4 @@
-"""Scheduling in bulk, through the broker and past it, beside procrastinate's batch of 1,000."""
+"""Scheduling in bulk, with and without the broker, beside procrastinate's batch of 1,000."""
 
 import asyncio
 from contextlib import closing

@@ -1,9 +1,9 @@
 """A bulk shift beside a running drain, and the answers of a store with millions of rows.
 
-The shift: its rate, its undo, and how late the drain beside it gets. Its server writes no
-checkpoint of its own accord, as a server whose max_wal_size holds such a run, and has a quarter of
-the memory as its buffers. The answers: 95th percentiles of counts, pages and statistics, of a
-filter that matches nothing too.
+For the shift: its rate, its undo, and the lateness of the drain beside it. Its server writes no
+automatic checkpoints, like a server whose max_wal_size is large enough for such a run, and has a
+quarter of the memory as buffers. For the answers: 95th percentiles of counts, pages and statistics,
+also with a filter that matches nothing.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from timeoutmgr.persistence import SqlPersistence
 RATE = 1_000
 _LEAD = 3 * SECOND
 _LOADED = 10_000
-"""Timeouts that are stored in a second, at the least, before the first is due."""
+"""Minimum timeouts that are stored per second, before the first is due."""
 _BY = ChangedBy(channel="api", actor="benchmark", reason="benchmark")
 _HISTORY = f"""
 INSERT INTO {pending.PREFIX}timeout_history
@@ -113,7 +113,7 @@ def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
         )
         pending.load(spec.persistence, waiting)
         assert micros() < due, "the first are late before the drain begins"
-        # Stored past the queue, so that the poller has to be told of it.
+        # Timeouts were stored without the queue: this message wakes the poller.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
         thread.start()
         worker.measure("timeouts_dispatched", RATE)
@@ -123,13 +123,13 @@ def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
 
 
 def _checkpoint(spec: Spec) -> None:
-    """Have the server write the loaded rows to the disk now, and not beside the drain."""
+    """Make the server write the loaded rows to the disk now, and not during the drain."""
     with connect(spec.persistence) as sql:
         sql.execute("CHECKPOINT")
 
 
 def shifted(spec: Spec) -> tuple[float, float]:
-    """Shift all timeouts that are due from tomorrow on, and undo it; return the two rates."""
+    """Shift all timeouts that are due from tomorrow on, and undo the shift; return both rates."""
     with closing(SqlPersistence(spec.persistence)) as persistence:
         store = persistence.timeouts(spec.name, SystemClock())
         bulk = Timeouts(store, lambda due: None).bulk
@@ -146,7 +146,7 @@ def _rate(work: Callable[..., BulkRun], run: BulkRun) -> float:
 
 
 def answers(spec: Spec, given: argparse.Namespace, report: Report) -> None:
-    """Measure answers beside many pending rows and twice as many rows of history."""
+    """Measure queries with many pending rows and twice as many rows of history."""
     pending.clear(spec.persistence)
     pending.load(spec.persistence, pending.far_future(spec.name, given.pending))
     with connect(spec.persistence) as connection:

@@ -3,8 +3,8 @@
     python benchmarks/celery_chaos.py --brokers rabbitmq,redis,sql --beside
 
 A tenth of the tasks is retried once, a tenth is revoked. Each kill -9 ends a whole worker, which
-also dispatches the tasks of the store. ``--beside`` runs stock Celery too, without the delays;
-``--page FILE`` writes the table into a page, between its marks. It ends with 1 if a promise is
+also dispatches the tasks of the store. ``--beside`` also runs stock Celery, without durable delays;
+``--page FILE`` writes the table into a page, between marks. The exit code is 1 if a promise is
 broken.
 """
 
@@ -29,7 +29,7 @@ from harness.servers import Servers, servers
 from kombu import Exchange, Queue
 
 CHUNK = 100
-"""Timeouts in one control message: a crash dispatches at most so many twice."""
+"""Timeouts in one control message: a crash dispatches at most this number twice."""
 KILLS = 2
 RESTART_AFTER = 3.0
 MARKS = ("<!-- celery-chaos: written by benchmarks/celery_chaos.py -->", "<!-- end -->")
@@ -131,7 +131,7 @@ def _play(
 
 
 def _wait(setting: Setting, sent: dict[str, Any]) -> None:
-    """Wait until each task has run, or none has for as long as Redis hides a message, twice."""
+    """Wait until each task has run, or none ran for twice Redis' visibility time-out."""
     kept = set(sent["sent"]) - set(sent["revoked"])
     expected = {(task, 0) for task in kept} | {(task, 1) for task in kept & set(sent["retrying"])}
     seen, deadline = -1, 0.0
@@ -152,7 +152,7 @@ def _wait(setting: Setting, sent: dict[str, Any]) -> None:
 
 @contextmanager
 def _tapped(setting: Setting) -> Iterator[Callable[[], Counter[Any]]]:
-    """Bind a second queue to the exchange of the tasks; lend a count of the tasks in it."""
+    """Bind a second queue to the exchange of the tasks; yield a function that counts its tasks."""
     from timeoutmgr.transport.sql import register
 
     register()
@@ -168,7 +168,7 @@ def _tapped(setting: Setting) -> Iterator[Callable[[], Counter[Any]]]:
         with kombu.Connection(setting.broker) as connection:
             bound = tap(connection.channel())
             while (message := bound.get(no_ack=True)) is not None:
-                # kombu's Redis puts what a dead worker had into each queue of its exchange again.
+                # kombu's Redis puts a dead worker's messages again into all queues of the exchange.
                 if not message.delivery_info.get("redelivered"):
                     found[message.headers["id"], message.headers["retries"]] += 1
         return found

@@ -1,4 +1,4 @@
-"""Cost of durable delays for a Celery app: memory of a worker, sends, lateness; beside stock."""
+"""Cost of durable delays for a Celery app, beside stock Celery: worker memory, sends, lateness."""
 
 import secrets
 import tempfile
@@ -18,7 +18,7 @@ from harness.servers import Servers, servers
 PENDING = 100_000
 QUICK_PENDING = 5_000
 SPREAD = 20
-"""Seconds over which the tasks are due whose lateness counts."""
+"""Seconds over which the tasks for the measurement of lateness are due."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 @contextmanager
 def setting(found: Servers, *, is_stock: bool = False) -> Iterator[Setting]:
-    """Lend an app with a broker and a database of its own."""
+    """Yield an app with a new broker and a new database."""
     with tempfile.TemporaryDirectory(prefix="celery-delays-") as folder:
         made = Setting(
             broker=found.another("rabbitmq"),

@@ -1,4 +1,4 @@
-"""Gain of a wait per window for confirms, beside kombu's wait for each message."""
+"""Gain of waiting for confirms once per window, beside kombu's wait for each message."""
 
 from contextlib import closing
 from functools import partial

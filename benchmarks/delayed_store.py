@@ -1,7 +1,7 @@
 """Dispatch rate of a delayed message store at a due instant, beside a timeout manager.
 
 The dispatch rate of one process: on RabbitMQ with PostgreSQL, and on one SQLite file, where
-fetching, sending and removing are one transaction. Then with a million more that are due later.
+fetching, sending and removing are one transaction. Then with a million more timeouts due later.
 """
 
 import tempfile
@@ -82,7 +82,7 @@ def _beside(
 
 
 def dispatched(spec: Spec, count: int) -> Sample:
-    """Store *count* that are due; measure a new worker from its first batch to its last."""
+    """Store *count* due timeouts; measure a new worker from its first batch to its last."""
     load(spec, count, micros() - SECOND)
     with Worker(spec) as worker:
         return worker.measure(

@@ -1,8 +1,8 @@
-"""How fast it goes when much is due at one instant, with a million pending and with none.
+"""The rate of delivery of messages due at one instant, with a million pending and with none.
 
-End to end: from the due instant until the last message is in the hands of its consumer, which is
-a process of its own. Then the dispatch rate where queues and timeouts share one database, in one
-transaction, beside that with a broker.
+End to end: from the due instant until the consumer, a separate process, has the last message. Then
+the dispatch rate if queues and timeouts share one database, in one transaction, beside the rate
+with a broker.
 """
 
 from functools import partial

@@ -1,18 +1,18 @@
-"""How long ``AsyncEndpoint.send`` keeps an event loop, beside a loop that only calls a thread.
+"""How long ``AsyncEndpoint.send`` blocks an event loop, beside a loop that only calls a thread.
 
-A task makes one call after the other. Four ways: nothing is called; ``asyncio.to_thread`` calls a
-function that does nothing; an endpoint sends; an endpoint sends, and its timeout manager stores
-the messages in the same process. The first two ways are those of asyncio by itself.
+A task makes one call after the other, in four cases: no call; ``asyncio.to_thread`` with a function
+that does nothing; an endpoint sends; an endpoint sends, and its timeout manager stores the messages
+in the same process. The first two cases measure asyncio by itself.
 
-The time of a callback is measured as the loop's log of slow callbacks does it, by the clock around
-it, and beside it by the processor time of its thread. The garbage collector rests meanwhile: its
-time falls on the thread that happens to allocate. The log itself needs asyncio's debug mode, which
-notes a traceback for each call and asks the file system for its lines: what it says is given beside
-what it says of ``to_thread``.
+Each callback is measured by the clock around it, like in the loop's log of slow callbacks, and by
+the processor time of its thread. The garbage collector is off meanwhile: its time would count for
+the thread that happens to allocate. The log itself needs asyncio's debug mode, which records a
+traceback for each call and reads its source lines from the file system: its results are shown
+beside those for ``to_thread``.
 
-A heartbeat asks to be woken each 10 ms: by itself, and beside a thread that computes in Python all
-the time. Whenever such a thread has the interpreter's lock, it keeps it for a switch interval: the
-usual 5 ms, and 1 ms if the program says ``sys.setswitchinterval(0.001)``.
+A heartbeat asks to be woken every 10 ms: alone, and beside a thread that always computes in Python.
+Such a thread keeps the interpreter's lock for a switch interval: the usual 5 ms, or 1 ms if the
+program calls ``sys.setswitchinterval(0.001)``.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ HEARTBEAT: Final = 0.01
 SLOW: Final = 0.001
 
 FEWER: Final = 10
-"""A heartbeat is waited for a tenth as often as calls are timed: each takes 10 ms and more."""
+"""Divisor of the number of calls for heartbeats, since each takes at least 10 ms."""
 
 Call: TypeAlias = Callable[[int], Awaitable[object]]
 Beside: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -70,9 +70,9 @@ class Seen:
     """Times of the loop beside one way of calling, in seconds."""
 
     walls: list[float] = field(default_factory=list)
-    """Callbacks by the clock."""
+    """Callbacks, by the clock."""
     cpus: list[float] = field(default_factory=list)
-    """The same callbacks, of a processor."""
+    """The same callbacks, by processor time."""
     logged: list[float] = field(default_factory=list)
     """Callbacks over 1 ms in the loop's log, in debug mode, during as many calls."""
     late: dict[str, list[float]] = field(default_factory=dict)
@@ -105,19 +105,19 @@ async def call_each(call: Call, count: int) -> None:
 
 @asynccontextmanager
 async def nothing(_spec: Spec) -> AsyncIterator[Call]:
-    """Have nothing called; the loop runs for as long as the other ways take at least."""
+    """Call nothing; the loop runs at least as long as in the other cases."""
     yield lambda _number: asyncio.sleep(HEARTBEAT / 10)
 
 
 @asynccontextmanager
 async def bare_thread(_spec: Spec) -> AsyncIterator[Call]:
-    """Have a thread of asyncio's called, for nothing."""
+    """Call an empty function in a thread of asyncio."""
     yield lambda _number: asyncio.to_thread(int)
 
 
 @asynccontextmanager
 async def sends(spec: Spec) -> AsyncIterator[Call]:
-    """Have an endpoint send that does nothing else, as in a web application."""
+    """Send with an endpoint that does nothing else, as in a web application."""
     endpoint = AsyncEndpoint(configuration(spec))
     try:
         yield send_of(endpoint, spec)
@@ -127,7 +127,7 @@ async def sends(spec: Spec) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def sends_and_stores(spec: Spec) -> AsyncIterator[Call]:
-    """Have an endpoint send whose satellites run in the same process."""
+    """Send with an endpoint whose satellites run in the same process."""
     async with AsyncEndpoint(configuration(spec)) as endpoint:
         yield send_of(endpoint, spec)
 
@@ -145,13 +145,13 @@ WAYS: Final = {NOTHING: nothing, BARE: bare_thread, SEND: sends, STORE: sends_an
 
 @contextmanager
 def timed_callbacks(seen: Seen) -> Iterator[None]:
-    """Note the time of each callback of every loop while the block runs, without the collector."""
+    """Record the time of each callback of every loop in the block, without garbage collection."""
     call, is_over = asyncio.Handle._run, False
 
     def measured(handle: asyncio.Handle) -> None:
         cpu, wall = time.thread_time(), time.perf_counter()
         call(handle)
-        if is_over:  # the callback that ended the block; what it did then was not a call
+        if is_over:  # the callback that ended the block: its rest was not a call
             return
         seen.walls.append(time.perf_counter() - wall)
         seen.cpus.append(time.thread_time() - cpu)
@@ -168,7 +168,7 @@ def timed_callbacks(seen: Seen) -> Iterator[None]:
 
 @contextmanager
 def logged_callbacks(seen: Seen) -> Iterator[None]:
-    """Note the slow callbacks in the running loop's log while the block runs."""
+    """Record the slow callbacks in the running loop's log during the block."""
     loop, logger = asyncio.get_running_loop(), logging.getLogger("asyncio")
 
     def note(record: logging.LogRecord) -> bool:
@@ -207,7 +207,7 @@ async def heartbeats(call: Call, count: int) -> list[float]:
 
 @contextmanager
 def thread_that_computes(switch_interval: float) -> Iterator[None]:
-    """Have a thread compute while the block runs, with this switch interval in seconds."""
+    """Run a thread that computes during the block, with this switch interval in seconds."""
     is_over, usual = threading.Event(), sys.getswitchinterval()
 
     def compute() -> None:

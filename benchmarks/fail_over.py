@@ -1,10 +1,10 @@
-"""How soon an endpoint works on after its PostgreSQL primary died and the standby was promoted.
+"""How soon an endpoint works again after its PostgreSQL primary died and the standby was promoted.
 
 Queue and store are in one PostgreSQL, whose URL names the primary and a synchronous standby.
-Delayed messages are sent all the while, each again until it is accepted. The primary is killed, the
-standby is promoted, and both intervals count from the end of the promotion: to the first message
-that is accepted, and to the first that a handler has. In the end all that was accepted must have
-come.
+Delayed messages are sent continuously, each repeatedly until it is accepted. The primary is killed,
+the standby is promoted, and both intervals count from the end of the promotion: until the first
+message is accepted, and until a handler gets the first message. In the end all accepted messages
+must have arrived.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from sqlalchemy import make_url
 from tests.services.postgres import PrivatePostgres, PrivateStandby
 
 SOON = 5.0
-"""Seconds within which work resumes."""
+"""Maximum seconds until work resumes."""
 BEFORE, BEHIND = 3.0, 12.0
 """Seconds of sending before the kill, and after the promotion."""
 OUTAGES = (0.0, 20.0)
@@ -31,7 +31,7 @@ OUTAGES = (0.0, 20.0)
 
 @contextmanager
 def pair() -> Iterator[PrivateStandby]:
-    """Start a primary and a standby that each commit waits for; remove both at the end."""
+    """Start a primary and a standby for which each commit waits; remove both at the end."""
     folder = Path(tempfile.gettempdir(), f"tmbench-{secrets.token_hex(4)}")
     with ExitStack() as stack:
         primary = PrivatePostgres(folder.with_name(f"{folder.name}-a"))

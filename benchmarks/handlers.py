@@ -1,9 +1,9 @@
 """Seconds from the due instant until the user's function has run, beside peers.
 
-Each case executes one function that notes the time, in one worker process. The rate is of jobs due
-at one instant, and counts from that instant until the function has run for the last job. Lateness
-is of 1,000 jobs over 20 seconds, from each due time until the function runs. Jobs that wait for a
-tenth of a second run beside each other: as many as there are threads, or coroutines.
+Each case executes one function that records the time, in one worker process. The rate is that of
+jobs due at one instant, from that instant until the function has run for the last job. Lateness is
+that of 1,000 jobs over 20 seconds, from each due time until the function runs. Jobs that wait for a
+tenth of a second run concurrently: as many as there are threads, or coroutines.
 """
 
 import os
@@ -25,17 +25,17 @@ from peers import timeoutmgr_handler as ours
 
 @dataclass(frozen=True)
 class Claim:
-    """A stand of ours, the peer that does the same job, and the least ratio of their rates."""
+    """A case of ours, the peer that does the same work, and the minimum ratio of their rates."""
 
     server: str
     peer: str
     bar: float
     store: str | None = None
-    """The server of the timeouts, if it is not that of the queues."""
+    """The server of the timeouts, if it differs from that of the queues."""
     lateness: float = 0.0
-    """Milliseconds of lateness that 99 of 100 jobs keep within."""
+    """Maximum lateness of 99 of 100 jobs, in milliseconds."""
     share: int = 1
-    """The part of ``--count`` that suffices: a slow peer needs minutes for all."""
+    """Divisor of ``--count``: a slow peer would need minutes for all jobs."""
     pace: int = 2000
 
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def settings_of(given: Namespace) -> dict[str, object]:
-    """Return what the figures depend on: volumes, rounds, versions and the server's settings."""
+    """Return the conditions of the figures: volumes, rounds, versions, and server settings."""
     versions = {} if given.alone else {name: metadata.version(name) for name in PACKAGES}
     asked = {name: getattr(given, name) or "usual" for name in ("threads", "dispatchers", "mode")}
     with servers("postgres") as running:
@@ -107,7 +107,7 @@ def measure_rate(name: str, claim: Claim, given: Namespace, report: Report) -> N
 
 
 def report_limit(bare: list[Sample], peer: list[Sample], claim: Claim, report: Report) -> None:
-    """Report how much faster than the peer the bare loop is: no framework on it can be faster."""
+    """Report how much faster than the peer the bare loop is: the limit for any framework."""
     beside = f"by CPU {median(cpu_ratios(peer, bare)):.2f}; the bar is {claim.bar:g}"
     report.fact(f"{BARE} ÷ {claim.peer}", ratio(bare, peer), beside=beside)
 
@@ -146,19 +146,19 @@ def measure_waiting(name: str, claim: Claim, given: Namespace, report: Report) -
 
 
 def lateness(claim: Claim, count: int) -> list[float]:
-    """Return the sorted lateness of *count* handlers, in milliseconds; one is due each 20 ms."""
+    """Return the sorted lateness of *count* handlers, in milliseconds; jobs are due every 20 ms."""
     with environment({ours.SPACING: 0.02}), store_of(claim):
         _, found, _ = executed(program(claim), count, time.time() + 5 + SETTLE)
     return sorted(1_000 * each for each in found)
 
 
 def handled(claim: Claim, count: int) -> Sample:
-    """Return how fast *count* handlers ran from the due instant."""
+    """Return the rate of *count* handlers from the due instant on."""
     return run(program(claim), count, partial(store_of, claim))
 
 
 def program(claim: Claim) -> Peer:
-    """Return our program, as a peer of the others."""
+    """Return our program in the form of a peer."""
     return Peer("timeoutmgr_handler", claim.server, pace=claim.pace)
 
 

@@ -1,4 +1,4 @@
-"""How late messages come: at a trickle, and at half of the rate that is the most."""
+"""Lateness of messages: at a trickle, and at half of the maximum rate."""
 
 import random
 from statistics import median
@@ -62,13 +62,13 @@ def at_rate(spec: Spec, rate: float, seconds: float) -> list[float]:
             endpoint=spec.name, destination=spec.destination, count=count, due=due, over=span
         )
         pending.load(spec.persistence, waiting)
-        # Stored past the queue, so that the poller has to be told of it.
+        # Timeouts were stored without the queue: this message wakes the poller.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
         return destination.arrivals().lateness(since=due + WARM * SECOND)
 
 
 def lead(seconds: float) -> int:
-    """Return how long before the first due time all is stored: less for the few of a quick look."""
+    """Return the time between the last store and the first due time; shorter for few messages."""
     return min(3 * SECOND, round(seconds * SECOND / 2))
 
 

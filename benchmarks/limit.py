@@ -1,6 +1,6 @@
-"""How close each satellite comes to a bare loop of the same steps, which has no framework.
+"""How close each satellite comes to a bare loop of the same steps, without a framework.
 
-The store path takes messages from ``<endpoint>.Timeouts`` into PostgreSQL; the dispatch path takes
+The store path moves messages from ``<endpoint>.Timeouts`` into PostgreSQL; the dispatch path moves
 due timeouts through both satellites to their destination, confirmed, with tombstones and history.
 Each run has empty tables and a fresh process, and is measured from its first batch to its last.
 A drain is a dispatch beside a consumer of the destination, measured at that consumer.
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def consumed(spec: Spec, count: int, drain: Callable[[Spec, int], Sample]) -> Sample:
-    """Measure *drain* by the messages that reach a consumer, from the first to the last."""
+    """Measure *drain* by the messages that reach a consumer, from the first to the last one."""
     with Destination(spec.transport, spec.destination, count) as destination:
         cpu = drain(spec, count).cpu
         stamps = destination.arrivals().stamps

@@ -1,6 +1,6 @@
 """Memory of a worker, and its work while idle.
 
-The worker is ``timeoutmgr run``; the server logs every statement, so that none is missed.
+The worker is ``timeoutmgr run``; the server logs every statement, so that all are counted.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from harness.workers import Spec, installed
 IMPORTS = "import amqp, apscheduler.schedulers.background, kombu, psycopg, sqlalchemy"
 LOADED = 25
 LOADED_QUICK = 8
-"""Seconds from which on a worker runs and has settled."""
+"""Seconds after which a worker runs and has settled."""
 NOT_COUNTED = ("BEGIN", "COMMIT", "ROLLBACK", "SET ")
 
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class Idle:
-    """Observed needs of an idle worker."""
+    """Measured resources of an idle worker."""
 
     def __init__(self, pid: int, server: Measured, seconds: float) -> None:
         before, cpu = len(server.statements()), machine.cpu_seconds(pid)
@@ -86,7 +86,7 @@ def idle(spec: Spec, server: Measured, given: argparse.Namespace) -> Idle:
 
 
 def settle(given: argparse.Namespace) -> None:
-    """Wait until the start is over."""
+    """Wait until the worker has settled after its start."""
     time.sleep(2 if given.quick else 5)
 
 

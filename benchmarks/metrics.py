@@ -1,8 +1,8 @@
-"""What metrics cost: processor time of a dispatched timeout with metrics, and without.
+"""Cost of metrics: processor time of a dispatched timeout with and without metrics.
 
 With metrics each message is observed, the store and the queues are sampled, and the page is served,
-as by ``timeoutmgr run --metrics-address``. Both ways of a dispatch: by a broker, and in a database.
-First the price of each call that a hot path makes; ``--only calls`` measures nothing else.
+as by ``timeoutmgr run --metrics-address``. Both kinds of dispatch are measured: by a broker, and in
+a database. The cost of each call on a hot path is measured first; ``--only calls`` stops there.
 """
 
 import gc
@@ -26,15 +26,15 @@ from timeoutmgr.telemetry import Counters, Operation, during_of
 
 CALLS = 2_000
 LOOPS = 600
-"""Short loops, and the shortest one counts: other programs of the machine interrupt a long loop.
-The loops of all calls take turns, so that a busy second of the machine meets none of them alone."""
+"""Number of short loops, of which the fastest counts: other programs interrupt long loops. The
+loops of all calls take turns, so that a busy second of the machine affects all calls."""
 LONGEST = 0.3
-"""Microseconds of a call."""
+"""Maximum microseconds of a call."""
 WHOLE = "operation, with metrics"
 
 
 def calls() -> Mapping[str, Callable[[], object]]:
-    """Return each call of a hot path. A message is observed in a batch of a hundred."""
+    """Return each call of a hot path. Messages are observed in batches of a hundred."""
     memory = CountMemory.create(1)
     recorder = Recorder(memory, memory.sections[0], Counters())
     dues = [10_000_000 - number * 1_000 for number in range(100)]
@@ -83,7 +83,7 @@ def measure_calls(report: Report) -> None:
 
 
 def _kept(call: Callable[[], object]) -> str:
-    """Return how many bytes a thousand calls keep."""
+    """Return how many bytes of memory a thousand calls keep."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(1_000):

@@ -1,7 +1,8 @@
-"""How fast pending timeouts move: from store to store, and from a store into native delay levels.
+"""Rate at which pending timeouts move from store to store, and from a store into delay levels.
 
-Beside each the least that any mover must do: copying the rows from one database into the other, and
-publishing as many messages into the levels with confirms. Neither hides, verifies or removes.
+Each is compared with the minimal work of any mover: copying the rows from one database into the
+other, or publishing as many messages into the levels with confirms, without hiding, verifying or
+removing rows.
 """
 
 import io
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def filled(first: str, second: str, count: int, move: Callable[[str, str, int], Sample]) -> Sample:
-    """Load *count* timeouts into the first store, and measure *move* in a process of its own."""
+    """Load *count* timeouts into the first store, and measure *move* in a separate process."""
     for url in {first, second}:
         if url.startswith("postgresql"):
             pending.clear(url)
@@ -87,13 +88,13 @@ def filled(first: str, second: str, count: int, move: Callable[[str, str, int], 
 
 
 def moved(first: str, second: str, count: int) -> Sample:
-    """Move all with the runner that ``timeoutmgr migrate`` has."""
+    """Move all timeouts with the runner of ``timeoutmgr migrate``."""
     with closing(SqlPersistence(second)) as persistence:
         return _measured(first, persistence.migration_target(ENDPOINT, CLOCK), count)
 
 
 def moved_into_levels(first: str, broker: str, count: int) -> Sample:
-    """Move all into our levels."""
+    """Move all timeouts into our levels."""
     with closing(KombuTransport(broker)) as transport, emptied(broker, QUEUE):
         return _measured(first, LevelsTarget(transport, OURS, Limits(), CLOCK), count)
 
@@ -125,7 +126,7 @@ def _measured(first: str, target: Target, count: int) -> Sample:
 
 
 def copied(first: str, second: str, count: int) -> Sample:
-    """Copy the rows in the binary form, through this process."""
+    """Copy the rows in binary form through this process."""
     rows = f"(SELECT * FROM {pending.PREFIX}timeouts WHERE endpoint = '{ENDPOINT}')"
     with connect(first) as source, connect(second) as target:
         watch = Watch()

@@ -80,7 +80,7 @@ def native(destination: str, due: int, names: NameSet = OURS) -> Outgoing:
 
 
 def accepted(report: Report, url: str, count: int, rounds: int) -> None:
-    """Compare the windows of our sender with kombu's helper, both confirmed."""
+    """Compare our sender's windows with kombu's helper, both with confirms."""
     samples = interleave(
         {
             "kombu's helper, confirm_publish=True": partial(
@@ -126,7 +126,7 @@ def our_windows(url: str, count: int) -> Sample:
 
 @contextmanager
 def emptied(url: str, names: NameSet) -> Any:
-    """Have the level of the far future empty again afterwards."""
+    """Empty the level of the far future at the end."""
     yield
     with broker(url) as connection:
         connection.channel().queue_purge(names.level_name(21))
@@ -136,7 +136,7 @@ def emptied(url: str, names: NameSet) -> Any:
 
 
 def late(report: Report, url: str, count: int, seconds: int) -> None:
-    """Send *count* that are due at any instant within *seconds*, and say how late they come."""
+    """Send *count* messages due at random instants within *seconds*; report their lateness."""
     for names, p50, p99 in ((OURS, 300, 600), (CELERY, 650, 1200)):
         with Destination(url, QUEUE, count) as destination:
             first = micros() + LEAD
@@ -174,7 +174,7 @@ def among_the_unroutable(url: str, store: str, good: int, bad: int) -> float:
 
 
 def marked(endpoint: Endpoint, outgoing: Outgoing) -> Outgoing:
-    """Return *outgoing* as the endpoint would send it: it asks for a dead letter."""
+    """Return *outgoing* as the endpoint would send it, with a request for a dead letter."""
     parts = endpoint._parts
     assert parts.features.dead_letters is not None
     marks = parts.features.dead_letters.delivery_headers(

@@ -17,7 +17,7 @@ from harness.servers import servers
 from harness.workers import Spec, installed
 
 STARTED = 12
-"""Seconds in which all is loaded and consumes; a quick look has less to load."""
+"""Seconds until all messages are loaded and the processes consume; a quick run loads less."""
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def held(part: float | None) -> str:
 
 
 def drain(spec: Spec, count: int, processes: int, part: float | None, started: int) -> Sample:
-    """Return the rate from the due instant of all to the last arrival."""
+    """Return the rate from the common due instant until the last arrival."""
     pending.clear(spec.persistence)
     due = micros() + started * SECOND
     waiting = pending.Pending(

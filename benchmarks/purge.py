@@ -1,4 +1,4 @@
-"""How fast old rows are removed beside a steady dispatch, and how late that makes it."""
+"""Rate of the removal of old rows beside a steady dispatch, and the dispatch's lateness."""
 
 import time
 from statistics import median
@@ -13,7 +13,7 @@ from harness.workers import Spec, Worker, installed
 
 RATE = 1_000
 _OLD = 20_000
-"""Old timeouts for each second: more than are removed, so that there are some to the end."""
+"""Old timeouts for each second: more than can be removed, so that some remain until the end."""
 _APART = SECOND // RATE
 """Microseconds between two old rows, as if they had been dispatched at RATE. If they were closer
 together, the lag would grow however many are removed, and housekeeping would hurry to the end."""
@@ -71,7 +71,7 @@ def run(spec: Spec, seconds: int, *, old: int) -> tuple[float, float]:
             over=(WARM + seconds) * SECOND,
         )
         pending.load(spec.persistence, waiting)
-        # Stored past the queue, so that the poller has to be told of it.
+        # Timeouts were stored without the queue: this message wakes the poller.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
         worker.measure("timeouts_dispatched", RATE)
         left, began = _left(spec), time.monotonic()

@@ -1,8 +1,8 @@
 """Round trips and rate of Celery and kombu on the SQL broker on PostgreSQL, beside Redis.
 
-A round trip of Celery's is that of a task: ``echo.delay(n).get()`` with ``rpc://`` results, whose
-queue is the broker's too, and a worker of one solo process. A round trip of kombu's is a request
-and its reply, without what Celery itself takes.
+A round trip of Celery is that of a task: ``echo.delay(n).get()`` with ``rpc://`` results, whose
+queue is also on the broker, and a worker of one solo process. A round trip of kombu is a request
+and its reply, without the cost of Celery itself.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def reply(url: str, stop: threading.Event) -> None:
 
 @contextmanager
 def consuming(url: str, name: str) -> Iterator[tuple[Any, list[int]]]:
-    """Lend a connection with a consumer of the queue *name*, which counts and acknowledges."""
+    """Yield a connection with a consumer of the queue *name*, which counts and acknowledges."""
     received = [0]
 
     def count(_body: Any, message: Any) -> None:

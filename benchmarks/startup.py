@@ -1,6 +1,6 @@
-"""How long a process takes to start: to its commands, and until it consumes its queues.
+"""Time for the start of a process: until a command runs, and until it consumes its queues.
 
-Beside it the unavoidable part: Python itself, and the imports of the libraries that it stands on.
+Beside it is the unavoidable part: Python itself, and the imports of the required libraries.
 """
 
 import subprocess

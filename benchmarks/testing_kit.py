@@ -1,4 +1,4 @@
-"""The testing kit: how long a kit takes to be ready, and to deliver; what its pytest plugin costs.
+"""The testing kit: time until a kit is ready, time of a delivery, and cost of its pytest plugin.
 
 The plugin's cost is the difference between pytest runs of an empty test with and without it.
 """
@@ -37,7 +37,7 @@ def main() -> None:
     each = f"{MESSAGES} days, one message a day"
     report.fact("from a send to its handler", 1e6 * each_of_many(), " µs", beside=each)
     without, used = plugin_runs(4 * given.rounds + 1)
-    # The least disturbed run of each: the difference is a fiftieth of a run.
+    # Compare the least disturbed runs: the difference is a fiftieth of a run.
     cost = min(each.seconds for each in used) - min(each.seconds for each in without)
     apart = f"spread of CPU {spread(without):.0%}, {spread(used):.0%}"
     report.bar("unused plugin, ms of a pytest run", 1000 * cost, 20, at_most=True, beside=apart)
@@ -75,7 +75,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def each_of_many() -> float:
-    """Return the seconds of a message from its send to its handler."""
+    """Return the seconds per message from its send to its handler."""
     with TimeoutKit(servers()) as kit:
         began = time.perf_counter()
         for day in range(MESSAGES):
@@ -85,7 +85,7 @@ def each_of_many() -> float:
 
 
 def pytest_run(folder: str, *words: str) -> Sample:
-    """Return the CPU seconds of a pytest run; seconds on the wall would show other load."""
+    """Return the CPU seconds of a pytest run; wall time would include other load."""
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "."]
     before = cpu_of_children()

@@ -1,9 +1,9 @@
-"""What an upgrade of large tables costs the programs that use the tables meanwhile.
+"""Cost of an upgrade of large tables for programs that use the tables meanwhile.
 
-*first*: polls go on while tables of the first revision, with as many pending timeouts and as much
-history, become those of the newest. *next*: delayed messages flow through a process of this version
-while one of the next version upgrades the tables, starts, and works beside it. In the end each
-message must have come once.
+*first*: polls go on while tables of the first revision, with many pending timeouts and as many rows
+of history, are upgraded to the newest. *next*: delayed messages flow through a process of this
+version while a process of the next version upgrades the tables, starts, and works beside it. In the
+end each message must have arrived once.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def first(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask for how long a poll waits while tables of the first revision are upgraded."""
+    """Measure how long a poll waits while tables of the first revision are upgraded."""
     waits = []
     for number in range(given.rounds):
         persistence = _filled(server, f"first{number}", given.rows, FIRST)
@@ -80,7 +80,7 @@ def first(server: Measured, given: argparse.Namespace, report: Report) -> None:
 
 
 def next_(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask how late messages are while a process of the next version upgrades, and then works."""
+    """Measure how late messages are while a process of the next version upgrades and works."""
     for number in range(given.rounds):
         persistence = _filled(server, f"next{number}", given.rows, "head")
         url = persistence.database.url.render_as_string(hide_password=False)
@@ -125,7 +125,7 @@ def _filled(server: Measured, name: str, rows: int, revision: str) -> SqlPersist
         sql.execute(_HISTORY, {"at": micros() - DAY, "endpoint": ENDPOINT, "count": rows})
         sql.execute("VACUUM ANALYZE")
         sql.execute("CHECKPOINT")
-    os.sync()  # or commits would wait for the disk to write what was only filled in
+    os.sync()  # otherwise commits would wait for the disk to write the inserted rows
     return persistence
 
 

@@ -1,7 +1,7 @@
 """Cost of waiting retries for a claim.
 
-A claim is asked beside none, 100,000 and 1,000,000 timeouts that failed and are tried again in an
-hour, as they are while a destination is away.
+A claim is measured with none, 100,000 and 1,000,000 timeouts that failed and will be retried in an
+hour, as while a destination is unavailable.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from timeoutmgr.persistence import SqlSettings
 
 ENDPOINT, CHUNK, HOUR = "waiting", 500, 3_600 * SECOND
 _IDLE = 40
-"""Polls that find nothing, of which the median counts."""
+"""Number of polls that find no timeout, of which the median counts."""
 _RETRIES = f"""
 UPDATE {pending.PREFIX}timeouts SET original_due = due - {HOUR}, attempts = 1 WHERE due > %s
 """
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def claims(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask whether a claim costs more the more timeouts wait for another try."""
+    """Measure whether a claim costs more if more timeouts wait for a retry."""
     sizes = (0, given.most // 10, given.most)
     runs: dict[int, list[ChunkTimes]] = {size: [] for size in sizes}
     idle: dict[int, list[float]] = {size: [] for size in sizes}
@@ -59,7 +59,7 @@ def claims(server: Measured, given: argparse.Namespace, report: Report) -> None:
         for _ in range(_IDLE):
             for size, store in stores.items():
                 idle[size].append(poll_nothing(store, CHUNK))
-    none = runs[0][2:]  # the first two warm the statements up
+    none = runs[0][2:]  # the first two warm up the statements
     for size in sizes[1:]:
         many = runs[size][2:]
         for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
@@ -84,7 +84,7 @@ def _with_retries(server: Measured, waiting: int, due: int) -> Iterator[TimeoutS
         with connect(url) as sql:
             sql.execute(_RETRIES, [now])
     pending.load(url, _some(due, now - 2 * HOUR))
-    # So that a poll has a next due time to find in each store, also where nothing is tried again.
+    # Then a poll finds a next due time in each store, even without retries.
     pending.load(url, _some(1, now + DAY))
     with connect(url) as sql:
         sql.execute("VACUUM ANALYZE")

@@ -1,7 +1,7 @@
-"""The limit: the same steps on the same rows with py-amqp and psycopg, and no framework.
+"""The limit: the same steps on the same rows with py-amqp and psycopg, without a framework.
 
-Not safe: no retry, no claim, no error queue, no outage, one process. Only the
-necessary work remains.
+The code is not safe: without retries, claims, an error queue or handling of outages, in one
+process. Only the necessary work remains.
 """
 
 import json
@@ -84,7 +84,7 @@ def _answer(pipe: Any, work: Callable[..., Sample], *values: Any) -> None:
 
 
 def store(transport: str, database: str, endpoint: str, count: int, batch: int) -> Sample:
-    """Consume *count* from ``<endpoint>.Timeouts``: COPY, insert new rows, commit, ack all."""
+    """Consume *count* messages of ``<endpoint>.Timeouts``: COPY, insert new rows, commit, ack."""
     rows: list[tuple[Any, ...]] = []
     first = last = (0, 0.0, 0.0)
     total = 0
@@ -142,7 +142,7 @@ def _due(text: str) -> int:
 def dispatch(transport: str, database: str, endpoint: str, count: int, chunk: int) -> Sample:
     """Send the keys of due rows through a queue, and the rows to their destination.
 
-    Two threads, as the product has: one reads keys while the other waits for confirms.
+    Use two threads, like the product: one reads keys while the other waits for confirms.
     """
     control = f"{endpoint}.TimeoutsDispatcher"
     first = last = (0, 0.0, 0.0)
@@ -194,13 +194,13 @@ def _poll(transport: str, database: str, endpoint: str, control: str, chunk: int
 
 
 def _plan_by_key(sql: Any) -> None:
-    # A table that was just filled has no statistics, and would be read as a whole for each chunk.
+    # A new table has no statistics: without these settings, each chunk would read all of it.
     for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan"):
         sql.execute(f"SET {name} = off")
 
 
 class Window:
-    """Many publishes, one wait for all their confirms."""
+    """Many publishes with a single wait for all confirms."""
 
     def __init__(self, connection: amqp.Connection) -> None:
         self._connection = connection

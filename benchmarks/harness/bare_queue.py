@@ -1,7 +1,8 @@
 """Requests and replies through a table of PostgreSQL with psycopg alone: a queue of few steps.
 
-A message is committed to the disk and announced by one statement, leased by a second, and deleted
-by a third; the last two commit without the disk. No order, no life of owners, no renewal, no limit.
+One statement commits a message to the disk and announces it, a second leases it, and a third
+deletes it; the last two commit without the disk. The queue has no order, no check of owners, no
+renewal and no limit.
 """
 
 import threading
@@ -60,7 +61,7 @@ def _reply(url: str, count: int) -> None:
 
 
 class _Side:
-    """One end: a connection that sends, another that hears and leases."""
+    """One end of the exchange: a connection that sends, another that listens and leases."""
 
     def __init__(self, url: str, queue: str) -> None:
         self._queue = queue

@@ -1,8 +1,8 @@
 """A worker with limited memory for data: it prints each handled message.
 
-Run as ``python bounded.py URL ENDPOINT MIB [STORE]``. With the URL of a store it has a timeout
-manager, which stores delayed messages. The kernel enforces the limit (RLIMIT_DATA), which counts
-from the start of consuming; an allocation over it fails. Lines are JSON.
+Run as ``python bounded.py URL ENDPOINT MIB [STORE]``. With the URL of a store the worker has a
+timeout manager, which stores delayed messages. The kernel enforces the limit (RLIMIT_DATA), which
+counts from the start of consuming; an allocation above the limit fails. Lines are JSON.
 """
 
 import json
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Tally:
-    """Counts handled messages, and prints the count with the memory of the moment."""
+    """Counts handled messages, and prints the count with the present memory."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -23,7 +23,7 @@ app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
     task_default_queue=NAME,
-    # A topic exchange: a second queue at it, the tap, has a copy of each task that is published.
+    # A topic exchange: a second queue bound to it, the tap, gets a copy of each published task.
     task_default_exchange=f"{NAME}-tasks",
     task_default_exchange_type="topic",
     task_default_routing_key=NAME,
@@ -32,7 +32,7 @@ app.conf.update(
 if BROKER.startswith("redis"):
     app.conf.broker_transport_options = {"visibility_timeout": 30}
 if BROKER.startswith("amqp"):
-    # A send returns when the broker has the task, as a commit does.
+    # A send returns when the broker has the task, like a commit.
     app.conf.broker_transport_options = {"confirm_publish": True}
 delays: Any = None
 if STORE:
@@ -43,7 +43,7 @@ if STORE:
 
 @app.task(bind=True, name="note", max_retries=1)
 def note(self: Any, retries: bool = False) -> None:
-    """Write a line about this run, and be tried again once if *retries*."""
+    """Write a line about this run, and retry once if *retries*."""
     request, now = self.request, time.time()
     due = datetime.fromisoformat(request.eta).timestamp()
     line = {"id": request.id, "retries": request.retries, "late": now - due, "due": due}

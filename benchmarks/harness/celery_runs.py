@@ -34,13 +34,13 @@ class Setting:
         return {**os.environ, **own, "LOG": str(self.log), "PYTHONPATH": path}
 
     def part(self, name: str, *arguments: object) -> Any:
-        """Run a part of ``harness.celery_parts`` in a process of its own; return its answer."""
+        """Run a part of ``harness.celery_parts`` in a separate process; return its answer."""
         command = [sys.executable, "-m", "harness.celery_parts", name, *map(str, arguments)]
         done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, check=True)
         return json.loads(done.stdout.splitlines()[-1])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what the tasks wrote; a killed process may have left the beginning of a line."""
+        """Return the lines of the tasks; a killed process may have left an incomplete line."""
         found = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
@@ -61,7 +61,7 @@ class Setting:
 
 
 def kill(worker: "subprocess.Popen[bytes]") -> None:
-    """Kill a worker with all its processes, as the end of a machine would."""
+    """Kill a worker with all its processes, like a crash of the machine."""
     with suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
@@ -69,7 +69,7 @@ def kill(worker: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def running(setting: Setting) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a worker meanwhile."""
+    """Run a worker during the block."""
     worker = setting.worker()
     try:
         yield worker

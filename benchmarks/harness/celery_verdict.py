@@ -1,4 +1,4 @@
-"""What became of each task of a run: judged from the tap of the broker and the log of the tasks."""
+"""The fate of each task of a run, by the tap of the broker and the log of the tasks."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -38,10 +38,10 @@ class Verdict:
     dispatched_twice: int
     run_but_not_published: int
     popped: int
-    """Published, and neither run nor left in the queue: kombu's Redis takes a message off its list
-    before it notes it, and a kill in between loses it."""
+    """Published, but neither run nor left in the queue: kombu's Redis removes a message from its
+    list before it records the message, and a kill in between loses it."""
     redelivered: int
-    """Runs beyond the messages of an attempt: the broker gave the same message again."""
+    """Runs beyond the messages of an attempt: the broker delivered the same message again."""
     left: int
     late_p50_ms: float
     late_p99_ms: float
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence, *, may_pop: bool) -> Verdict:
-    """Return the verdict; *may_pop* says that the broker may lose a message that it hands out."""
+    """Return the verdict; with *may_pop* the broker may lose a message while it delivers it."""
     runs = Counter((line["id"], line["retries"]) for line in evidence.ran)
     kept = [task for task in evidence.sent if task not in evidence.revoked]
     expected = {(task, 0) for task in kept}

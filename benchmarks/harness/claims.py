@@ -1,4 +1,4 @@
-"""The store's part of a dispatch by itself: claim, take in hand, close; its time and its log."""
+"""The store's part of a dispatch alone: claim, lock, close; its time and its log."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class ChunkTimes:
 def run_chunk(
     store: TimeoutStore, chunk: int, written: Callable[[], int] = lambda: 0
 ) -> ChunkTimes:
-    """Claim, take and close *chunk* timeouts; *written* tells the end of the log."""
+    """Claim, lock and close *chunk* timeouts; *written* returns the end of the log."""
     at, log = time.perf_counter(), written()
     asked = time.perf_counter() - at
     claimed = store.claim(SystemClock().now(), chunk, OWNER)
@@ -48,7 +48,7 @@ def run_chunk(
 
 
 def poll_nothing(store: TimeoutStore, chunk: int) -> float:
-    """Return the seconds of a claim that finds nothing due."""
+    """Return the seconds of a claim that finds no due timeout."""
     at = time.perf_counter()
     claimed = store.claim(SystemClock().now(), chunk, OWNER)
     assert not claimed.keys
@@ -68,7 +68,7 @@ def log_position(connection: Any) -> Callable[[], int]:
 
 @contextmanager
 def old_snapshot(connection: Any):
-    """Keep a snapshot open, as a long report or a dump does."""
+    """Keep a snapshot open, like a long report or a dump."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT txid_current_snapshot()")

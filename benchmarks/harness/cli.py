@@ -1,4 +1,4 @@
-"""The product as its users run it: ``timeoutmgr run`` in processes of its own."""
+"""The product as users run it: ``timeoutmgr run`` in separate processes."""
 
 import json
 import os
@@ -20,9 +20,9 @@ from .workers import Spec
 
 @contextmanager
 def running(spec: Spec, *, processes: int = 1, part: float | None = None) -> Iterator[int]:
-    """Run *spec*'s endpoint and yield the process id, of the parent where there are several.
+    """Run *spec*'s endpoint and yield the process id (of the parent, if there are several).
 
-    Once they consume, each of them gets no more than *part* of a core.
+    Once the processes consume, each gets at most *part* of a core.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tmbench-"))
@@ -73,7 +73,7 @@ def _wait_for_consumers(spec: Spec, count: int, process: subprocess.Popen[bytes]
 
 
 def _family(parent: int) -> list[int]:
-    """Return the ids of *parent* and of all that descend from it."""
+    """Return the ids of *parent* and of all its descendants."""
     threads = Path(f"/proc/{parent}/task").glob("*/children")
     children = [int(child) for thread in threads for child in thread.read_text().split()]
     return [parent, *(each for child in children for each in _family(child))]

@@ -14,16 +14,16 @@ from timeoutmgr.message.instants import from_wire
 from .bare import broker
 
 WARM = 2
-"""Seconds of a steady flow before the measurement begins: a machine may have taken the pages of
-programs that slept out of memory, and the first messages of any product wait for the disk."""
+"""Seconds of a steady flow before the measurement begins: pages of idle programs may have been
+swapped out, and then the first messages of any product wait for the disk."""
 FEW = 8
-"""So few are handed out as they come: for a larger batch a receiver waits a little."""
+"""Prefetch that delivers messages as they come: for a larger batch a receiver waits a little."""
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What came: each message's id, when it came (microseconds), and when it was due."""
+    """Arrivals: each message's id, its time of arrival in microseconds, and its due time."""
 
     ids: Sequence[str]
     stamps: Sequence[int]
@@ -38,9 +38,9 @@ class Arrivals:
         return max(self.stamps)
 
     def lateness(self, since: int = 0) -> list[float]:
-        """Return by how many milliseconds each was late, the least first; early is negative.
+        """Return the sorted lateness of messages in milliseconds; negative if early.
 
-        Of the messages that were due from the instant *since* on, in microseconds.
+        Include only messages that were due from the instant *since* (microseconds) on.
         """
         dues = map(from_wire, self.dues)
         late = (stamp - due for stamp, due in zip(self.stamps, dues, strict=True) if due >= since)
@@ -48,7 +48,7 @@ class Arrivals:
 
 
 class Destination:
-    """The process. It ends after *count* different messages, and *linger* seconds for repeats."""
+    """The process, which ends after *count* different messages and *linger* more seconds."""
 
     def __init__(self, transport: str, queue: str, count: int, *, linger: float = 0.0) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
@@ -81,7 +81,7 @@ def _consume(pipe: Any, transport: str, queue: str, count: int, linger: float) -
     with broker(transport) as connection:
         # An earlier run may have left messages.
         connection.channel().queue_purge(queue)
-    # As an endpoint receives: it shares the cores with the measured process.
+    # Receive like an endpoint: this process shares the cores with the measured process.
     with (
         closing(transport_from_url(transport)) as ours,
         closing(ours.session()) as session,

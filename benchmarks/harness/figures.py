@@ -31,7 +31,7 @@ class Sample:
 
 
 class Watch:
-    """Wall and processor time of this process since it was made."""
+    """Wall and processor time of this process since the watch was created."""
 
     def __init__(self) -> None:
         self._at, self._cpu = time.perf_counter(), time.process_time()
@@ -45,9 +45,9 @@ Case = Callable[[], Sample]
 
 
 def interleave(cases: Mapping[str, Case], rounds: int, *, warm_up: bool = True) -> Samples:
-    """Run all *cases* in turn, *rounds* times; a warm-up round first is thrown away.
+    """Run all *cases* in turn, *rounds* times, after a warm-up round that does not count.
 
-    A single round is for a quick look, and has none.
+    A single round is for a quick look, without warm-up.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in cases}
     for number in range(0 if warm_up and rounds > 1 else 1, rounds + 1):
@@ -67,7 +67,7 @@ def interleave(cases: Mapping[str, Case], rounds: int, *, warm_up: bool = True) 
 
 
 def say(text: str) -> None:
-    """Tell of the progress; the figures alone go to standard output."""
+    """Print progress to standard error; only the figures go to standard output."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -80,17 +80,17 @@ def cpu_us(samples: list[Sample]) -> float:
 
 
 def spread(samples: list[Sample]) -> float:
-    """Return the distance from the slowest run to the fastest, as a part of the median."""
+    """Return the difference between the fastest and the slowest run, relative to the median."""
     return apart([sample.rate for sample in samples])
 
 
 def apart(values: Sequence[float]) -> float:
-    """Return the distance from the smallest of *values* to the largest, as a part of the median."""
+    """Return the difference between the largest and smallest value, relative to the median."""
     return (max(values) - min(values)) / median(values)
 
 
 def ratio(above: list[Sample], below: list[Sample]) -> float:
-    """Return the median of the ratios of each round: neighbours in time share their weather."""
+    """Return the median of the rounds' ratios: runs of one round have similar conditions."""
     return median(ratios(above, below))
 
 

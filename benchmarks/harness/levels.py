@@ -1,4 +1,4 @@
-"""Delay levels on a broker of a program's own, and the least that it takes to fill them."""
+"""Delay levels on a program's own broker, and the minimal code that fills them."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,7 +24,7 @@ def levels(broker: str, queue: str) -> DelayLevels:
 
 @contextmanager
 def emptied(broker: str, queue: str) -> Iterator[None]:
-    """Make the levels anew in the end: the next run begins with empty levels."""
+    """Create the levels anew at the end: the next run begins with empty levels."""
     yield
     made = levels(broker, queue)
     with made.session() as session:
@@ -35,8 +35,8 @@ def emptied(broker: str, queue: str) -> Iterator[None]:
 def published(broker: str, queue: str, count: int, over: int = 0) -> Sample:
     """Publish messages into the levels, window by window.
 
-    A second apart all go into one level, and none of them waits for a part of a second before.
-    Spread *over* some microseconds from tomorrow on they go the ways of a store's timeouts.
+    By default all messages go into one level, and none of them first waits for a part of a second.
+    Spread *over* some microseconds from tomorrow on, they take the paths of a store's timeouts.
     """
     first, step = (DAY, over // count) if over else (2**21 * SECOND, SECOND)
     with closing(transport_of(broker).session()) as session, emptied(broker, queue):

@@ -39,7 +39,7 @@ def fill(transport: str, messages: list[Outgoing]) -> None:
 
 
 def transport_of(url: str) -> Transport:
-    """Return the transport at *url*, with the type of queues that this run is about."""
+    """Return the transport at *url*, with the type of queues of this run."""
     kind = os.environ.get(QUEUE_TYPE)
     options = {"queue_type": kind} if kind and url.startswith("amqp") else {}
     return transport_from_url(url, accept_loss=True, **options)

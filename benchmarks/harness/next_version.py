@@ -1,7 +1,7 @@
 """A process of the next version: it upgrades the tables, then works beside this version.
 
-The next version is this code with one revision more. The revision adds a table, and to three tables
-a column with a default and an index on the column, as ADR 41 allows.
+The next version is this code with one more revision, which adds a table, and to three tables a
+column with a default and an index on the column, as ADR 41 allows.
 """
 
 import shutil
@@ -47,7 +47,7 @@ def upgrade():
 
 @contextmanager
 def running(url: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start the process; its first line says that it has upgraded and runs. It ends at the end."""
+    """Start the process, which prints a line once it has upgraded and runs; end it at the end."""
     program = [sys.executable, "-m", "harness.next_version", url]
     pipe = subprocess.PIPE
     folder = Path(__file__).parents[1]

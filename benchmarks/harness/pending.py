@@ -1,4 +1,4 @@
-"""Pending timeouts, put into the product's tables by the server itself: a million in a minute."""
+"""Pending timeouts, inserted into the product's tables by the server: a million in a minute."""
 
 import json
 import sqlite3
@@ -67,7 +67,7 @@ def far_future(endpoint: str, count: int) -> Pending:
 
 
 def load(url: str, pending: Pending, *, batch: int = 250_000) -> None:
-    """Insert *pending* into the PostgreSQL database at *url*, with fresh statistics after it."""
+    """Insert *pending* into the PostgreSQL database at *url*, then refresh its statistics."""
     statement = _ROWS.format(
         prefix=PREFIX, columns=_COLUMNS, due=_SPREAD if pending.over else _AT_ONCE
     )

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: only we write its write-ahead log and statements."""
+"""A private PostgreSQL server: only the benchmark writes its log and executes statements."""
 
 import secrets
 import tempfile
@@ -10,7 +10,7 @@ from tests.services.postgres import PrivatePostgres, create
 
 
 class Measured(PrivatePostgres):
-    """Syncs like a real server, and has no checkpoint of its own accord."""
+    """A server that syncs like a real server, but makes no automatic checkpoints."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._settings = {

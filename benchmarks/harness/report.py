@@ -63,14 +63,14 @@ class Report:
         self.bars.append(Bar(figure, value, bar, **more))
 
     def fact(self, figure: str, value: float, unit: str = "", beside: str = "") -> None:
-        """Add a figure that nothing is claimed of."""
+        """Add a figure without a claim."""
         self.bars.append(Bar(figure, value, float("-inf"), unit=unit, beside=beside))
 
     def faster(self, figure: str, above: list[Sample], below: list[Sample], bar: float) -> None:
         """Add the claim that *above* is at least *bar* times as fast as *below*."""
         beside = f"spread {apart(ratios(above, below)):.0%}"
         if all(sample.cpu for sample in (*above, *below)):
-            # On a shared machine, neighbours disturb processor time least.
+            # On a shared machine, other programs disturb processor time the least.
             beside = f"by CPU {median(cpu_ratios(below, above)):.2f}, {beside}"
         self.bar(figure, ratio(above, below), bar, beside=beside)
 
@@ -81,7 +81,7 @@ class Report:
         self.bar(figure, median(by_cpu), bar, at_most=True, beside=beside)
 
     def markdown(self) -> str:
-        """Return all of it as text that is also Markdown."""
+        """Return the whole report as text that is also Markdown."""
         parts = [f"## {self.title}", "; ".join(f"{k} {v}" for k, v in self.settings.items())]
         if self.rows:
             parts.append(_table(["case", "per second", "spread", "CPU us each"], self.rows))
@@ -91,7 +91,7 @@ class Report:
         return "\n\n".join([*parts, *self.notes]) + "\n"
 
     def give(self, given: argparse.Namespace) -> None:
-        """Print it, and write the JSON where it is asked for."""
+        """Print the report, and write the JSON file if requested."""
         if given.quick:
             self.notes.append("Quick: volumes too small to judge a bar by.")
         print(self.markdown(), flush=True)

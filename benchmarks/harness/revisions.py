@@ -12,7 +12,7 @@ FIRST = "0001"
 
 
 def install_up_to(revision: str, database: Database) -> None:
-    """Create the tables of a store in *database* as *revision* leaves them."""
+    """Create the tables of a store in *database* in the state after *revision*."""
     attributes = {"schema": None, "prefix": PREFIX, "version_table": f"{PREFIX}timeouts_version"}
     with database.begin() as connection:
         config = Config(attributes={**attributes, "connection": connection})

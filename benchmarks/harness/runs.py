@@ -1,4 +1,4 @@
-"""Single runs of our worker that several programs measure."""
+"""Runs of our worker that several programs measure."""
 
 import time
 
@@ -9,11 +9,11 @@ from .messages import SECOND, delayed, fill, micros
 from .workers import Spec, Worker
 
 SETTLE, SETTLE_FEW = 3.0, 1.0
-"""Seconds between the last store and the instant at which all is due; a quick look stores few."""
+"""Seconds between the last store and the due instant, for many and for few messages."""
 
 
 def dispatched(spec: Spec, count: int) -> Sample:
-    """Load *count* that are due; measure a new worker from its first chunk to its last."""
+    """Load *count* due timeouts; measure a new worker from its first chunk to its last."""
     pending.clear(spec.persistence)
     load_due(spec, count)
     with Worker(spec) as worker:
@@ -21,7 +21,7 @@ def dispatched(spec: Spec, count: int) -> Sample:
 
 
 def load_due(spec: Spec, count: int) -> None:
-    """Put *count* timeouts into PostgreSQL that came due within half a second, a second ago."""
+    """Insert *count* timeouts into PostgreSQL, due within half a second that began a second ago."""
     due = pending.Pending(
         endpoint=spec.name,
         destination=spec.destination,
@@ -33,7 +33,7 @@ def load_due(spec: Spec, count: int) -> None:
 
 
 def drained(spec: Spec, count: int, *, pace: float = 3000) -> Sample:
-    """Send *count* delayed messages to one instant; measure from it until the last has arrived."""
+    """Send *count* messages due at one instant; measure from then until the last has arrived."""
     with (
         Worker(spec) as worker,
         Destination(spec.transport, spec.destination, count) as destination,

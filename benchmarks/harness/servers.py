@@ -1,4 +1,4 @@
-"""A database and a virtual host of a program's own, made at its start and dropped at its end."""
+"""A database and a virtual host for a program, created at its start and dropped at its end."""
 
 import os
 import secrets
@@ -22,12 +22,12 @@ VARIABLE = "BENCH_{}_URL"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """URLs of our databases and brokers, and the settings that belong to the figures."""
+    """URLs of our databases and brokers, and the settings on which figures depend."""
 
     urls: dict[str, str]
     settings: dict[str, str]
     another: Callable[[str], str]
-    """Makes a second database (or virtual host) on the server of that name."""
+    """Creates a second database (or virtual host) on the server of that name."""
 
     def __getitem__(self, name: str) -> str:
         return self.urls[name]
@@ -44,9 +44,9 @@ def servers(*names: str) -> Iterator[Servers]:
     """Create our databases on the servers *names* (``postgres``, ``rabbitmq``, ``redis``).
 
     BENCH_<NAME>_URL names a server; the default is its standard port.
-    ``sqlite`` is a file in a folder of our own.
+    ``sqlite`` is a file in a new folder.
     """
-    # Here, and not in every worker, which loads this module with the program.
+    # Import this here: every worker loads this module with the program.
     from tests.services import catalog
 
     own = f"tmbench_{secrets.token_hex(4)}"

@@ -1,7 +1,7 @@
-"""A part of a core for a process, by the kernel's control groups: root on Linux only.
+"""A part of a core for a process, by the kernel's control groups: only for root on Linux.
 
-Such limits leave cores free on any machine: two processes can be compared with a single process
-although broker, database and consumer share the two cores with them.
+Such limits leave cores free on any machine: two processes can be compared with a single process,
+although broker, database and consumer share two cores with them.
 """
 
 import os
@@ -21,7 +21,7 @@ def can_share() -> bool:
 
 @contextmanager
 def held(process: int, part: float) -> Iterator[None]:
-    """Hold *process* to *part* of a core; on the way out it has to have ended."""
+    """Limit *process* to *part* of a core; it must have ended by the end of the block."""
     place = _place()
     if place is None:
         raise PermissionError("control groups of the processor are not this user's to make")

@@ -1,4 +1,4 @@
-"""Cost of Spark's work: the JVM, its Python workers and the database's backends together."""
+"""Cost of Spark's work: the sum for the JVM, its Python workers and the database's backends."""
 
 import os
 import threading
@@ -16,27 +16,27 @@ _SAMPLE_INTERVAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Processor time of a process so far, with the children that it has waited for."""
+    """Processor time of a process so far, including children for which it has waited."""
 
     name: str
     parent: int
     seconds: float
     of_one_that_waits: bool
-    """Whether its parent will have its seconds when it ends; else they vanish with it."""
+    """Whether the parent's time will include that of this process; otherwise it vanishes."""
 
 
 class Cost:
-    """Measures whole trees of processes, with ended processes.
+    """Measures whole trees of processes, including ended processes.
 
-    Spark's daemon does not wait for its workers: the time of an ended worker is recorded nowhere.
-    So the workers are sampled, and the last sample of each counts.
+    Spark's daemon does not wait for its workers, so the time of an ended worker is lost. Therefore
+    workers are sampled, and the last sample of each counts.
     """
 
     def __init__(self, *roots: int) -> None:
         self._roots = (os.getpid(), *roots)
 
     def of(self, count: int, work: Callable[[], object]) -> Sample:
-        """Run *work*, which is about *count* rows."""
+        """Run *work*, which processes *count* rows."""
         before = self._sample()
         last, done = dict(before), threading.Event()
 
@@ -102,7 +102,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _processes() -> dict[int, Process]:
-    """Return all processes; the list of one's children that the kernel keeps may leave some out."""
+    """Return all processes: the kernel's list of a process' children may be incomplete."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -111,7 +111,7 @@ def _processes() -> dict[int, Process]:
             except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
             fields = tail.split()
-            # Its own, and that of the children that it has waited for.
+            # The process' own time, and that of children for which it has waited.
             seconds = sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
             found[int(entry.name)] = Process(
                 head.partition("(")[2], int(fields[1]), seconds, of_one_that_waits=True

@@ -1,4 +1,4 @@
-"""Messages that flow through a Timeout Manager until they are accepted, and when each came."""
+"""Messages that flow through a timeout manager, and the time at which each arrived."""
 
 import threading
 import time
@@ -30,9 +30,9 @@ def sender(url: str) -> EndpointConfiguration:
 
 
 class Traffic:
-    """Sends delayed messages, each again until it is accepted, and receives them.
+    """Sends delayed messages, each repeatedly until it is accepted, and receives them.
 
-    The receiver is an endpoint of its own: it counts also what another process dispatches.
+    The receiver is a separate endpoint: it also counts messages that another process dispatches.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,7 +58,7 @@ class Traffic:
             endpoint.close()
 
     def finish(self) -> int:
-        """Stop sending; return how many accepted messages have not come in time."""
+        """Stop sending; return how many accepted messages have not arrived in time."""
         self._stop_sending()
         self._until(lambda: not self._missing())
         return len(self._missing())
@@ -69,7 +69,7 @@ class Traffic:
 
     @property
     def lateness(self) -> list[float]:
-        """The seconds by which each message came later than its delay after the send's end."""
+        """The seconds by which each message arrived later than its delay after its send."""
         delay = DELAY.total_seconds()
         return [self.arrived[id_][0] - self.accepted[id_] - delay for id_ in self._both()]
 

@@ -1,4 +1,4 @@
-"""An endpoint in a process of its own, which reports counts, rates and cost."""
+"""An endpoint in a separate process, which reports counts, rates and cost."""
 
 import multiprocessing
 import os
@@ -39,13 +39,13 @@ class Spec:
     chunk: int | None = None
     store_batch: int | None = None
     portable: bool = False
-    """Whether the store does without features that only PostgreSQL has."""
+    """Whether the store uses no features that only PostgreSQL has."""
     delayed: bool = False
     """Whether a delayed message store in *persistence* takes the place of the timeout manager."""
     observed: bool = False
     """Whether metrics are counted, sampled and served, as by ``run --metrics-address``."""
     profile: str | None = None
-    """Where py-spy, if it is installed, writes the stacks that it saw."""
+    """File into which py-spy, if installed, writes the sampled stacks."""
 
     @property
     def destination(self) -> str:
@@ -96,7 +96,7 @@ def usual(setting: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """When an event was counted, at which total."""
+    """The instant at which an event was counted, and the total at that time."""
 
     total: int
     at: float
@@ -121,7 +121,7 @@ class Meter(Counters):
             self._changed.notify_all()
 
     def wait_for(self, event: str, total: int, seconds: float) -> Sample:
-        """Return how fast it went from the first batch to *total*."""
+        """Return the rate from the first batch until *total*."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self._total(event) >= total, seconds)
             marks = self._marks.get(event, [])
@@ -143,7 +143,7 @@ class Meter(Counters):
 
 
 class Worker:
-    """The process. Enter it to have the endpoint run; leave it to have it stopped."""
+    """The process: the endpoint runs while this context is entered."""
 
     def __init__(self, spec: Spec) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
@@ -176,7 +176,7 @@ class Worker:
         return self._process.pid
 
     def measure(self, event: str, total: int, seconds: float = 300) -> Sample:
-        """Wait until *total* of *event* were counted and return how fast that went."""
+        """Wait until *event* was counted *total* times, and return the rate."""
         self._pipe.send(("wait_for", event, total, seconds))
         return self._answer(seconds + 10)
 
@@ -191,7 +191,7 @@ class Worker:
         self._answer(10)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """Kill the process with SIGKILL."""
         os.kill(self.pid, signal.SIGKILL)
         self._process.join()
 

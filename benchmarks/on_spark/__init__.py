@@ -1,1 +1,1 @@
-"""The parts of pipeline.py: a question each, a file each, and shared parts."""
+"""The parts of pipeline.py: one file for each question, and shared code."""

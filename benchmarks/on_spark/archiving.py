@@ -1,6 +1,6 @@
-"""History into Parquet by day and endpoint, beside a read by JDBC and a write by Spark.
+"""Archiving history to Parquet by day and endpoint, beside a JDBC read with a write by Spark.
 
-The last run of archive also removes the events from the store, each read again in the table first.
+The last run also removes the events from the store, after it has read each back from the table.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Resources of every part: a database server, sessions of Spark, a folder, and its scales."""
+"""Resources of every part: a database server, sessions of Spark, a folder, and measurements."""
 
 import argparse
 import tempfile
@@ -36,13 +36,13 @@ class Bench:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Lend a session in a Java of its own, which has compiled nothing yet."""
+        """Yield a session in a new Java, which has not compiled any code yet."""
         jars = {"spark.jars": str(self.given.jdbc)} if self.has_jdbc else {}
         with spark_session(SessionOptions(configuration=jars)) as spark:
             yield spark
 
     def store(self, name: str) -> Store:
-        """Return an empty installed store in a database of its own."""
+        """Return an empty installed store in a new database."""
         url = self.server.create(name)
         path = self.folder / f"{name}.toml"
         path.write_text(f'endpoint = "bench"\ntransport = "{url}"\npersistence = "{url}"\n')
@@ -51,7 +51,7 @@ class Bench:
         return store
 
     def jdbc(self, store: Store) -> dict[str, str]:
-        """Return the options by which JDBC gets to *store*."""
+        """Return the options with which JDBC connects to *store*."""
         url = make_url(str(store.database.url))
         address = f"jdbc:postgresql://{url.host}:{url.port}/{url.database}"
         return {"url": address, "user": str(url.username), "driver": DRIVER}
@@ -59,7 +59,7 @@ class Bench:
     def by_ctid(
         self, spark: SparkSession, store: Store, table: str, columns: str, parts: int = 4
     ) -> DataFrame:
-        """Return *table* as the best JDBC reads it: by ranges of blocks, many rows a fetch."""
+        """Return *table*, read by JDBC as fast as possible: block ranges, many rows per fetch."""
         with connect(str(store.database.url)) as sql:
             row = sql.execute(
                 "SELECT sum(pg_relation_size(relid)) / 8192 FROM pg_partition_tree(%s::regclass)",
@@ -90,7 +90,7 @@ def measured(bench: Bench, report: Report, cases: Cases) -> Samples:
 
 
 def noop(frame: DataFrame) -> None:
-    """Read all of *frame*, and throw it away."""
+    """Read all rows of *frame*, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 

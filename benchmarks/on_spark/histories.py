@@ -1,4 +1,4 @@
-"""A history of dispatched messages in PostgreSQL, and how many of its rows the server has read."""
+"""A history of dispatched messages in PostgreSQL, and a count of its rows that were read."""
 
 import time
 
@@ -11,9 +11,9 @@ from timeoutmgr.pipeline.stores import Store
 from .bench import HISTORY, KEYS
 
 LATE = 1_000
-"""Of so many messages one is late, so that examples are named."""
+"""One in this number of messages is late, so that there are examples."""
 KEPT_DAYS = 7
-"""Of so many days there are keys, too."""
+"""Days for which there are also keys."""
 _HISTORY = f"""
 INSERT INTO {HISTORY} (id, event, at, due, endpoint, destination, attempt, node)
 SELECT id, event, due + offset_, due, 'bench', destination, 0, 'node'
@@ -36,7 +36,7 @@ WHERE relid = %(history)s::regclass
 
 
 def fill(store: Store, *, rows: int, days: int) -> None:
-    """Store *rows* of history, of messages that were due in the last *days*, two rows each."""
+    """Store *rows* of history: two rows for each message, due in the last *days*."""
     values = {"now": micros(), "days": days, "messages": rows // 2, "late": LATE, "kept": KEPT_DAYS}
     with connect(str(store.database.url)) as sql:
         say(f"{rows:,} rows of history are made")
@@ -47,7 +47,7 @@ def fill(store: Store, *, rows: int, days: int) -> None:
 
 def rows_read(store: Store) -> int:
     """Return how many rows of history were read, as the server has counted so far."""
-    time.sleep(1.5)  # a process of the server reports its counts a second late
+    time.sleep(1.5)  # the server reports its counts a second late
     with connect(str(store.database.url)) as sql:
         row = sql.execute(_READ, {"history": HISTORY}).fetchone()
     assert row is not None

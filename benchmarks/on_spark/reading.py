@@ -1,4 +1,4 @@
-"""Reading a store: whole rows and two columns of them, and the memory for ten million rows."""
+"""Reading a store: complete rows, two columns, and the memory for ten million rows."""
 
 from harness import pending
 from harness.figures import Sample, interleave, say
@@ -17,10 +17,10 @@ EVERY = ", ".join(PENDING.names)
 
 
 def reading(bench: Bench, report: Report) -> None:
-    """Read all that is pending, in several sessions.
+    """Read all pending timeouts, in several sessions.
 
-    How a JVM compiles JDBC is settled within its first seconds, and makes a third of its processor
-    time: one session would measure that.
+    How a JVM compiles JDBC is decided in its first seconds, and changes its processor time by a
+    third: a single session would measure this effect.
     """
     store, count = bench.store("reading"), bench.given.count
     pending.load(str(store.database.url), pending.far_future("bench", count))

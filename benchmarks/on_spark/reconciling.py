@@ -26,7 +26,7 @@ from .bench import Bench, Cases, measured
 
 
 def reconciling(bench: Bench, spark: SparkSession, report: Report) -> None:
-    """Judge five times the rows scheduled, of which nine in ten are dispatched."""
+    """Judge five times as many rows as are scheduled, of which nine in ten are dispatched."""
     count = bench.given.count * 5
     folder = bench.folder
     base = spark.range(count, numPartitions=4).select(

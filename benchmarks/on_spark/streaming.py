@@ -1,4 +1,4 @@
-"""History followed while slow transactions write it, by a stream that is stopped in between."""
+"""A stream follows history that slow transactions write, and is stopped in between."""
 
 import random
 import threading
@@ -45,7 +45,7 @@ def streaming(bench: Bench, spark: SparkSession, report: Report) -> None:
 
 
 def writers(url: str, seconds: float) -> Callable[[], int]:
-    """Start four that write events in transactions of up to two seconds; return their count."""
+    """Start four writers with transactions of up to two seconds; return a count of events."""
     end, counts = time.monotonic() + seconds, [0] * 4
 
     def write(me: int) -> None:

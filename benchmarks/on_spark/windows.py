@@ -17,7 +17,7 @@ DAYS = 100
 
 
 def windows(bench: Bench, spark: SparkSession, report: Report) -> None:
-    """Judge the hundredth of ten times the rows that is of the last day, then all of them."""
+    """Judge the last day, a hundredth of ten times as many rows; then judge all rows."""
     store, rows = bench.store("windows"), bench.given.count * 10
     fill(store, rows=rows, days=DAYS)
     reads: dict[str, list[int]] = {"all": [], "a day": []}

@@ -1,4 +1,4 @@
-"""APScheduler 3 with its SQLAlchemy store in PostgreSQL; its jobs are there before it starts."""
+"""APScheduler 3 with its SQLAlchemy store in PostgreSQL; jobs are stored before it starts."""
 
 import time
 

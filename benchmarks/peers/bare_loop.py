@@ -1,9 +1,9 @@
-"""The limit: the steps of ``timeoutmgr_handler`` with py-amqp and psycopg, and no framework.
+"""The limit: the steps of ``timeoutmgr_handler`` with py-amqp and psycopg, without a framework.
 
-One process, as all peers: keys are read and ordered by one thread, rows locked, published,
-confirmed and closed by a second, and deliveries executed and acknowledged by a third. Not safe:
-no claim, no retry, no error queue, no outage (``harness.bare``). It says which part of a missed
-bar is the product's, and which is that of its two servers and their two libraries.
+One process, like all peers: one thread reads and orders keys, a second locks, publishes, confirms
+and closes rows, and a third executes and acknowledges deliveries. The code is not safe: no claims,
+retries, error queue or handling of outages (``harness.bare``). If the product misses a bar, the
+limit shows which part of the time the two servers and their libraries need anyway.
 """
 
 import json
@@ -41,7 +41,7 @@ def work(given: job.Given) -> None:
 
 
 def execute(given: job.Given) -> None:
-    """Execute each delivery; acknowledge fifty at once, or all that is there."""
+    """Execute each delivery; acknowledge fifty deliveries at once, or all that have arrived."""
     with bare.broker(given.url) as connection:
         channel = connection.channel()
         done = 0

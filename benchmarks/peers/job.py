@@ -15,7 +15,7 @@ TALLY = "BENCH_TALLY"
 
 
 def note(text: str, headers: dict[str, str]) -> None:
-    """Note that a job ran, and when; this is the job itself. Many processes may run it."""
+    """Record the time at which a job ran: this is the job, which many processes may run."""
     record(time.time())
 
 
@@ -25,7 +25,7 @@ def record(value: float) -> None:
 
 
 def noted(tally: Path) -> list[float]:
-    """Return when jobs ran, or what they recorded."""
+    """Return the times at which jobs ran, or the values that they recorded."""
     return [at for (at,) in struct.iter_unpack("d", tally.read_bytes())]
 
 
@@ -47,7 +47,7 @@ class Given:
 
     @property
     def postgres(self) -> str:
-        """The URL as libpq reads it."""
+        """The URL in the form for libpq."""
         return self.url.replace("+psycopg", "")
 
 

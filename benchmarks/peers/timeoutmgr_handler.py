@@ -1,8 +1,8 @@
 """The product itself: a handler of the endpoint that stored the message executes the job.
 
-``BENCH_STORE`` names the database of the timeouts if it is not that of the queues. With
-``BENCH_SPACING`` each job is due so many seconds after its predecessor, and records its lateness;
-with ``BENCH_WAIT`` it waits so many seconds before it is done, in ``BENCH_COROUTINES`` at once.
+``BENCH_STORE`` names the database of the timeouts if it differs from that of the queues. With
+``BENCH_SPACING`` each job is due that many seconds after its predecessor, and records its lateness;
+with ``BENCH_WAIT`` it waits that many seconds, in ``BENCH_COROUTINES`` concurrent coroutines.
 """
 
 import asyncio
