@@ -1,4 +1,4 @@
-"""An endpoint that keeps its delayed messages in a store of its own: three notes to itself."""
+"""An endpoint that keeps its delayed messages in a custom store: three notes to itself."""
 
 import tempfile
 import threading

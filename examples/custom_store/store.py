@@ -1,4 +1,4 @@
-"""A delayed message store of one's own, in its single form: one table of a SQLite file."""
+"""A custom delayed message store without batch methods: one table in a SQLite file."""
 
 import json
 import sqlite3
@@ -16,7 +16,7 @@ HOLDS_FOR = 60_000_000  # microseconds; then another process may fetch the messa
 
 
 class FileStore:
-    """One endpoint's delayed messages. A flag stands for a row lock, which SQLite lacks."""
+    """One endpoint's delayed messages. A flag replaces a row lock, which SQLite lacks."""
 
     def __init__(self, path: str) -> None:
         self._path = path

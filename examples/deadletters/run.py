@@ -1,8 +1,8 @@
 """Dead letters of seven classes, on two nodes: their queues, and their retry.
 
 Everything is in one SQLite file. ``shop`` sends; ``warehouse`` is on another node and receives.
-When all are dead letters, the causes are removed and the command line retries them. Exit code 1: a
-message became no dead letter, or did not arrive after the retry.
+Once all messages are dead letters, the causes are removed and the command line retries them. Exit
+code 1: a message did not become a dead letter, or did not arrive after the retry.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def _endpoint(url: str, name: str, handlers: dict[str, Handler]) -> Endpoint:
     config = EndpointConfiguration(name)
     config.use_transport(url)
     config.use_persistence(url)
-    config.check_destinations = False  # else a missing destination is found out when sending
+    config.check_destinations = False  # otherwise the send fails for a missing destination
     config.recoverability = RecoverabilitySettings(immediate=1, delayed=0)
     config.enable_feature(TimeoutManager())
     config.enable_feature(
@@ -83,7 +83,7 @@ def _endpoint(url: str, name: str, handlers: dict[str, Handler]) -> Endpoint:
 
 
 def _refusing() -> dict[str, Handler]:
-    """Return the handlers of a warehouse in which everything goes wrong."""
+    """Return the handlers of a warehouse; each of them rejects its message."""
 
     def reject(_body: Any, _context: HandlerContext) -> None:
         raise MessageRejected("no such article")
@@ -98,7 +98,7 @@ def _refusing() -> dict[str, Handler]:
 
 
 def _send(shop: Endpoint) -> dict[str, str]:
-    """Send one message for each reason; return the class that each is to die of, by its id."""
+    """Send one message for each reason; return the expected class of dead letter by its id."""
     brief = timedelta(milliseconds=100)
     kept = DeliveryOptions(transactional=True, journal=JournalLevel.DEADLETTER)
     shop.send("nowhere", "Reminder", 1, delay=0.1, message_id="to-nowhere")
@@ -133,7 +133,7 @@ def _wait_until_dead(url: str, expected: dict[str, str]) -> list[dict[str, Any]]
 
 
 def _letters(url: str) -> list[dict[str, Any]]:
-    """Return all dead letters of both nodes, each with the queue in which it lies."""
+    """Return all dead letters of both nodes, each with its queue."""
     found = []
     for endpoint, node in NODES.items():
         for queue in ("deadletter", "deadxact"):
@@ -189,7 +189,7 @@ def _counts(url: str, *queues: str) -> dict[str, int]:
 
 
 def _command(url: str, endpoint: str, *arguments: str) -> str:
-    """Run the command line as *endpoint*; 3 says that there was nothing."""
+    """Run the command line as *endpoint*; exit code 3 means that nothing was found."""
     environment = {
         **os.environ,
         "TIMEOUTMGR_ENDPOINT": endpoint,

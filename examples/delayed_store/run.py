@@ -1,4 +1,4 @@
-"""Reminders in a delayed message store; the process that keeps them is killed half-way.
+"""Reminders in a delayed message store; the process that dispatches them is killed half-way.
 
 Everything is in one SQLite file, so that each step is one transaction. The last line counts
 accepted, lost, early and repeated messages. Exit code 1: a promise was broken.
@@ -68,7 +68,7 @@ def _demo(url: str, messages: int, seconds: float) -> int:
 
 
 def _send(url: str, messages: int, seconds: float) -> set[str]:
-    """Send all in one transaction of the application's own."""
+    """Send all reminders in one transaction of the application."""
     begin = datetime.now(UTC) + timedelta(seconds=2)
     with closing(Endpoint(configuration(url))) as endpoint:
         endpoint.install()

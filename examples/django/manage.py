@@ -1,4 +1,4 @@
-"""The commands of the project, ``timeoutmgr`` among them."""
+"""The commands of the project, including ``timeoutmgr``."""
 
 import os
 import sys

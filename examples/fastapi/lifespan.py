@@ -1,4 +1,4 @@
-"""The endpoint of the web process: open as long as the app, and a dependency of its paths."""
+"""The endpoint of the web process: open as long as the app runs, and a dependency of its paths."""
 
 # lifespan-begin
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The tables, the configuration of the endpoint, and the handler: the worker needs no web."""
+"""The tables, the endpoint's configuration, and the handler: the worker needs no web framework."""
 
 import os
 from datetime import timedelta

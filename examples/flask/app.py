@@ -52,7 +52,7 @@ class Reminder(Base):
 
 
 class CardDeclined(Exception):
-    """The bank does not pay."""
+    """The bank refused the payment."""
 
 
 # view-begin

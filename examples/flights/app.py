@@ -14,9 +14,9 @@ from timeoutmgr.message.instants import from_wire
 
 
 def board() -> EndpointConfiguration:
-    """Return the endpoint that the notices are for: it writes each into the ledger.
+    """Return the endpoint that receives the notices: it writes each into the ledger.
 
-    FLIGHTS_SCENE names the file that says where the run takes place.
+    FLIGHTS_SCENE names the file with the names, URLs and files of the run.
     """
     scene = Scene.load(os.environ["FLIGHTS_SCENE"])
     config = scene.endpoint(scene.board)

@@ -1,4 +1,4 @@
-"""A real day of departures from New York, as the notices that its flights cause."""
+"""A real day of departures from New York: the notices that its flights cause."""
 
 import csv
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final
 DATA: Final = Path(__file__).with_name("flights-2013-12-23.csv")
 DATE: Final = "2013-12-23"
 EASTERN: Final = timezone(timedelta(hours=-5), "EST")
-"""New York on that day. Fixed, since not every machine has a database of time zones."""
+"""New York's zone on that day; fixed, since not every machine has a time zone database."""
 
 CHECK_IN_CLOSES: Final = "CheckInCloses"
 DEPARTED_LATE: Final = "DepartedLate"
@@ -32,7 +32,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A message to be delivered at *at*, real time of that day; *id* is its message id."""
+    """A message to deliver at *at*, in the real time of that day; *id* is its message id."""
 
     id: str
     type: str
@@ -41,7 +41,7 @@ class Notice:
 
     @property
     def body(self) -> dict[str, str | int]:
-        """What is sent; it repeats the id, so that a copy under another id would be noticed."""
+        """The body; it repeats the id, so that a copy under another id would be noticed."""
         return {
             "notice": self.id,
             "flight": f"{self.flight.carrier} {self.flight.number}",
@@ -59,7 +59,7 @@ def read_flights(path: Path = DATA) -> list[Flight]:
 
 
 def notices(flights: Sequence[Flight]) -> list[Notice]:
-    """Return all notices in the order in which they are due."""
+    """Return all notices in order of their due times."""
     found = []
     for flight in flights:
         found.append(_notice(flight, CHECK_IN_CLOSES, flight.scheduled - CLOSES_BEFORE))

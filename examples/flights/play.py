@@ -1,4 +1,4 @@
-"""One run: the processes, the kill half-way, and the end when all that was accepted has arrived."""
+"""One run: the processes, the kill half-way, and the end once all accepted notices have arrived."""
 
 import time
 from contextlib import ExitStack
@@ -22,11 +22,11 @@ Running = TypeVar("Running", bound=Process)
 
 SHOW_EVERY: Final = 0.25
 AFTERWARDS: Final = timedelta(seconds=30)
-"""How long after the day's end a notice may still arrive before it counts as lost."""
+"""Time after the day's end in which a notice may still arrive before it counts as lost."""
 
 
 class Play:
-    """A run on queues and tables of its own."""
+    """A run with its own queues and tables."""
 
     def __init__(self, scene: Scene, stage: Stage, screen: Screen[Progress]) -> None:
         self._scene = scene
@@ -39,7 +39,7 @@ class Play:
         self._killed_at: Micros | None = None
 
     def run(self) -> Verdict:
-        """Return the verdict; raise ChaosFailed where a process failed that was not killed."""
+        """Return the verdict; raise ChaosFailed if a process failed without being killed."""
         self._scene.save()
         self._ledger.create()
         with ExitStack() as running:

@@ -14,10 +14,10 @@ from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
 from timeoutmgr.message.instants import to_micros
 
 LEAD: Final = timedelta(seconds=2.5)
-"""From the first send to the first due, so that every notice is accepted before it is due."""
+"""Time from the first send to the first due time: every notice is accepted before it is due."""
 TRIES: Final = 20
 SYNC_EVERY: Final = 50
-"""Notices accepted between two waits for the disk, which would take longer than the sends."""
+"""Notices accepted between two syncs to the disk, which take longer than the sends."""
 
 
 def main(scene: Scene) -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The package chaos is in a checkout alone: no wheel holds it.
+# Only a checkout has the package chaos: no wheel contains it.
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
 from judge import Verdict

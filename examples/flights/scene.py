@@ -1,4 +1,4 @@
-"""Where one run of the example takes place: its names, its URLs and its files."""
+"""The environment of one run of the example: its names, its URLs and its files."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -40,7 +40,7 @@ class Scene:
 
     @property
     def board(self) -> str:
-        """The endpoint that they are for."""
+        """The endpoint that receives the notices."""
         return f"board{self.suffix}"
 
     @property
@@ -49,7 +49,7 @@ class Scene:
 
     @property
     def prefix(self) -> str:
-        """How the names of all tables begin."""
+        """The prefix of all table names."""
         return f"flights{self.suffix}_"
 
     @property

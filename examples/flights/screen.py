@@ -38,7 +38,7 @@ class Progress:
 
 
 def screen() -> Screen[Progress]:
-    """Return a live table on a terminal, else plain lines; all of it goes to standard error."""
+    """Return a live table on a terminal, otherwise plain lines; both use standard error."""
     console = Console(stderr=True)
     if console.is_terminal and not os.environ.get("CI"):
         return LiveTable(console)

@@ -1,4 +1,4 @@
-"""The queues and tables of a run: made before it, looked at, and taken away after it."""
+"""The queues and tables of a run: created before it, read during it, and removed after it."""
 
 from contextlib import closing
 from typing import Final
@@ -12,7 +12,7 @@ from timeoutmgr.satellites import TimeoutManager
 
 
 class Stage:
-    """Where the run takes place, as seen from outside the endpoints."""
+    """The queues and tables of the run, as seen from outside the endpoints."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene: Final = scene
@@ -24,9 +24,9 @@ class Stage:
 
     @property
     def allowed_by_the_kill(self) -> int:
-        """How many notices the killed process may have sent that another then sends again.
+        """Maximum notices that the killed process may have sent, and another sends again.
 
-        Zero where sending and removing is one transaction; else the chunk it had in hand.
+        Zero if sending and removing are one transaction; otherwise the chunk that it had claimed.
         """
         return 0 if self._scene.one_database else TimeoutManager().chunk
 

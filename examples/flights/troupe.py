@@ -14,7 +14,7 @@ HERE: Final = Path(__file__).parent
 
 
 class Process:
-    """One child process. Its output goes to a log beside the scene's other files."""
+    """A child process. Its output goes to a log beside the scene's other files."""
 
     def __init__(self, scene: Scene, name: str, command: list[str], *, piped: bool = False) -> None:
         self.name: Final = name
@@ -48,7 +48,7 @@ class Process:
         return "killed" if self.killed else "ended" if self.code == 0 else f"failed ({self.code})"
 
     def kill(self) -> None:
-        """Kill it as a crash would: nothing is closed, flushed or handed back."""
+        """Kill the process like a crash: nothing is closed, flushed or returned to a queue."""
         self.killed = True
         self._child.kill()
         self._child.wait()
@@ -69,7 +69,7 @@ class Process:
 
 
 class Server(Process):
-    """A ``timeoutmgr run``, of an endpoint that *what* names; its health file says that it runs."""
+    """A ``timeoutmgr run`` of the endpoint that *what* names; a health file shows that it runs."""
 
     def __init__(self, scene: Scene, name: str, what: list[str]) -> None:
         self._health = scene.file(f"{name}.health")
@@ -77,7 +77,7 @@ class Server(Process):
         super().__init__(scene, name, command)
 
     def wait_until_ready(self) -> None:
-        """Return when the endpoint runs; raise ChaosFailed where it does not."""
+        """Wait until the endpoint runs; raise ChaosFailed if it does not start."""
         if not wait_for(self._health, lambda: self.code is None):
             raise ChaosFailed(f"{self.name} does not start:\n{self.last_words()}")
 

@@ -1,4 +1,4 @@
-"""The nightly jobs of the pipeline as a DAG of Airflow 3; each task may be given again."""
+"""The nightly jobs of the pipeline as a DAG of Airflow 3; each task may be repeated."""
 
 from datetime import datetime, timedelta
 

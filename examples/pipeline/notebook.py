@@ -1,5 +1,5 @@
 # Databricks notebook source
-"""A day's look at all stores, in cells of a notebook; also a plain script."""
+"""A daily report on all stores, in cells of a notebook; also a plain script."""
 
 # COMMAND ----------
 from datetime import timedelta
@@ -14,7 +14,7 @@ STORES = ("eu", "us")  # TIMEOUTMGR_STORE_EU and TIMEOUTMGR_STORE_US hold their 
 ARCHIVE = "delta:s3://lake/history"
 
 # COMMAND ----------
-# Where a session runs, as in a notebook, it is lent and not stopped.
+# If a session already runs, as in a notebook, it is used and not stopped.
 with spark_session() as spark:
     pending = read_timeouts(spark, STORES[0], columns=["destination", "due"])
     pending.groupBy("destination").count().show()

@@ -1,6 +1,6 @@
 """A year of flights through the data pipeline: scheduled, run, forecast, archived and reconciled.
 
-Ends with counts of all messages, and with pictures. Exit code 1: a check failed.
+The output is counts of all messages, and pictures. Exit code 1: a check failed.
 """
 
 import argparse
@@ -45,11 +45,11 @@ features = ["timeout-manager"]
 history = "full"
 """
 AFTERWARDS: Final = 120.0
-"""How long after its due time the last message may take before something is wrong, in seconds."""
+"""Maximum seconds after its due time in which the last message must arrive."""
 
 
 class Board:
-    """The endpoint whose messages they are: it counts them by id."""
+    """The endpoint that receives the messages: it counts them by id."""
 
     def __init__(self, settings: Path) -> None:
         self.config = configuration_from(settings)
@@ -78,10 +78,10 @@ class Play:
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        """Run all of it."""
+        """Run all steps."""
         with spark_session(SessionOptions()) as spark:
             board = Board(self._settings)
-            with Endpoint(board.config):  # once, so that queues and tables are there
+            with Endpoint(board.config):  # once, to create queues and tables
                 pass
             quick_until = self._schedule(spark)
             with Endpoint(board.config):
@@ -127,7 +127,7 @@ class Play:
         which = ForecastOptions(
             stores=self._stores, bucket=timedelta(seconds=1), ahead=timedelta(days=1)
         )
-        # Before the forecast: a message that is sent between the two counts would be in both.
+        # Count before the forecast: otherwise a message sent in between would be in both counts.
         seen = len(board.seen)
         ahead = forecast(which, clock=self._clock)
         last = int(until.timestamp()) * 1_000_000

@@ -1,12 +1,12 @@
-"""Run jobs of the pipeline here, on a cluster, and through Spark Connect: all find the same.
+"""Run jobs of the pipeline here, on a cluster, and through Spark Connect, and compare the results.
 
 same.py SETTINGS MASTER REMOTE JOB ...: each JOB is its name and its options, in quotes. In them
-{place} stands for here, cluster and connect, so that a job that changes something has its own in
-each place. A job that needs no Spark runs here alone.
+{place} stands for here, cluster and connect, so that a job that changes data can use other data in
+each place. A job that needs no Spark runs only here.
 
 Prints each output, each difference from the first, and a table. Name and time of a run may differ,
-and the names of the stores that it moves timeouts between.
-Exit code: 1 if a job failed or found something else; otherwise that of the first job that had one.
+and the names of the stores between which it moves timeouts.
+Exit code: 1 if a job failed or results differ; otherwise the first exit code that is not 0.
 """
 
 import json
@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple
 
 OWN: Final = ("run_id", "run", "at", "as_of", "cutoff", "source", "target")
 CORES: Final = 2
-"""Cores of the cluster that a job takes: the server of Spark Connect has the others."""
+"""Cores of the cluster that a job uses: the server of Spark Connect has the others."""
 
 
 class Ended(NamedTuple):
-    """What a job has said in a place, its exit code, and how long it took."""
+    """The output of a job in a place, its exit code, and its duration."""
 
     said: str
     code: int
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """Return a line for each value that the two documents do not share."""
+    """Return a line for each value that differs between the two documents."""
     ones, others = dict(_values(one)), dict(_values(other))
     return [
         f"{name}: {ones.get(name, 'nothing')} and {others.get(name, 'nothing')}"
@@ -54,7 +54,7 @@ def _values(document: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def problems(ended: Mapping[str, Ended]) -> list[str]:
-    """Return what is wrong with the ends of a job in several places."""
+    """Return the problems of a job that ran in several places."""
     silent = [place for place, one in ended.items() if not one.said.strip()]
     if silent:
         return [f"{place} found nothing: its job failed" for place in silent]
@@ -67,7 +67,7 @@ def problems(ended: Mapping[str, Ended]) -> list[str]:
 
 
 def run(job: str, settings: str, places: Mapping[str, Sequence[str]]) -> dict[str, Ended]:
-    """Run *job* in each of *places*, or in the first alone if it takes no options of Spark."""
+    """Run *job* in each of *places*, or only in the first if it has no options for Spark."""
     name = shlex.split(job)[0]
     pipeline = [sys.executable, "-m", "timeoutmgr", "pipeline", name, "--help"]
     is_on_spark = "--remote" in subprocess.run(pipeline, stdout=subprocess.PIPE, text=True).stdout

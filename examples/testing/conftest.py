@@ -1,4 +1,4 @@
-"""The two fixtures that the testing kit asks for, and a session of the tests."""
+"""The two fixtures that the testing kit uses, and a session for the tests."""
 
 from collections.abc import Iterator
 

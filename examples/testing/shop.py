@@ -66,4 +66,4 @@ def report(message: dict[str, str], context: HandlerContext) -> None:
 
 
 def upload(order: str) -> None:
-    """Hand the order over to the accounts."""
+    """Send the order to the accounts department."""

@@ -7,5 +7,5 @@ from orders.models import Order
 
 @task
 def pay(number: str) -> bool:
-    """Note that an order is paid; return whether there is such an order."""
+    """Mark an order as paid; return whether the order exists."""
     return Order.objects.filter(number=number).update(paid=True) == 1

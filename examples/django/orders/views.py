@@ -1,4 +1,4 @@
-"""Take an order: the row and its reminder are committed together, or neither of them."""
+"""Accept an order: its row and its reminder are committed together, or not at all."""
 
 import json
 
@@ -12,7 +12,7 @@ from timeoutmgr.contrib.django import endpoint
 
 
 class CardDeclined(Exception):
-    """The bank does not pay."""
+    """The bank refused the payment."""
 
 
 # view-begin

@@ -1,4 +1,4 @@
-"""Settings: one SQLite file, or the server that DB_ENGINE and its likes name."""
+"""Settings: one SQLite file, or the server that DB_ENGINE and similar variables name."""
 
 import os
 from datetime import timedelta
