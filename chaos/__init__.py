@@ -1,7 +1,7 @@
 """A chaos run: worker processes die, hang and lose connections while messages keep coming.
 
-``python -m chaos --help``, or :func:`run_chaos` from code. It ends with a
-verdict: it compares accepted with delivered messages, and names each broken promise.
+Run ``python -m chaos --help``, or call :func:`run_chaos`. A run ends with a verdict, which
+compares accepted with delivered messages, and names each broken promise.
 """
 
 from chaos.judge import JudgeVerdict, Migrated, Percentiles

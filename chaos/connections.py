@@ -1,4 +1,4 @@
-"""Cutters: they cut connections of a process, and lose answers of a server to it."""
+"""Cutters, which cut connections of a process, and lose a server's answers to it."""
 
 import secrets
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ class Cutter(Protocol):
     """Breaks connections of this run's processes to a server, and no other connections."""
 
     def url(self, process: str) -> str:
-        """Return the URL that *process* is to use."""
+        """Return the URL for *process* to use."""
         ...
 
     def cut(self, process: str) -> int:
@@ -64,9 +64,9 @@ def cutter(url: str) -> Cutter | None:
 
 
 class ProxyCutter:
-    """Stands between each process and the server, and resets the connections of a process.
+    """Proxies between each process and the server, which reset the connections of a process.
 
-    *losing* are bytes of the request whose answer is worth losing.
+    *losing* are bytes of the requests whose answers are to be lost.
     """
 
     def __init__(self, url: str, *, losing: bytes) -> None:
@@ -75,7 +75,7 @@ class ProxyCutter:
         self._proxies: dict[str, FaultProxy] = {}
 
     def url(self, process: str) -> str:
-        """Return the URL of the proxy for *process*, made now if need be."""
+        """Return the URL of the proxy for *process*, which is created at the first call."""
         if process not in self._proxies:
             self._proxies[process] = FaultProxy.before(self._original)
         return self._proxies[process].url(self._original)
@@ -105,11 +105,11 @@ class ProxyCutter:
 
 
 class PostgresCutter(ProxyCutter):
-    """Has the server terminate connections, which it knows by the name of the application."""
+    """Makes the server terminate connections, which it identifies by the application's name."""
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
-        # The proxy finds a commit by its bytes: no encryption.
+        # The proxy finds a commit by its bytes, so the connection is not encrypted.
         readable = {"sslmode": "allow", "gssencmode": "disable", **parsed.query}
         original = parsed.set(query=readable).render_as_string(hide_password=False)
         super().__init__(original, losing=_COMMIT)
@@ -117,7 +117,7 @@ class PostgresCutter(ProxyCutter):
         self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
 
     def url(self, process: str) -> str:
-        """Return the URL of the proxy for *process*, with a name by which the server knows it."""
+        """Return the URL of the proxy for *process*, with the name of an application."""
         named = make_url(super().url(process)).update_query_dict(
             {"application_name": self._name(process)}
         )
@@ -134,7 +134,7 @@ class PostgresCutter(ProxyCutter):
             return int(found.scalar_one())
 
     def close(self) -> None:
-        """Close the proxies, and let go of the engine."""
+        """Close the proxies and the engine."""
         super().close()
         self._engine.dispose()
 

@@ -1,7 +1,7 @@
 """The consumer, as ``timeoutmgr --app chaos.consumer:consumer run`` finds it.
 
-A plain function handles a part of the messages, a coroutine function the other part. Both fail
-for the messages that the seed chooses.
+A plain function handles some of the messages, a coroutine function the others. Both fail for the
+messages that the seed chooses.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from timeoutmgr import AsyncHandlerContext, EndpointConfiguration, HandlerContex
 from timeoutmgr.transport.work import Work
 
 NETWORK_TIME: Final = 0.05
-"""Seconds that a coroutine waits, in place of a call over the network, if others run meanwhile."""
+"""Seconds that a coroutine waits, instead of a network call, if other coroutines can run."""
 
 
 class HandlerFailure(Exception):
@@ -42,7 +42,7 @@ def consumer() -> EndpointConfiguration:
 def recording(
     config: EndpointConfiguration, recorder: "DeliveryRecorder", *, beside: bool
 ) -> EndpointConfiguration:
-    """Return *config* with the handlers; the ledger is *beside* the queues, or in its own file."""
+    """Return *config* with handlers; the ledger is *beside* the queues, or in a separate file."""
 
     @config.handler(PLAIN)
     def write_down(body: Mapping[str, Any], context: HandlerContext) -> None:
@@ -123,7 +123,7 @@ class DeliveryRecorder:
     def _batch(self, context: HandlerContext) -> str:
         """Return a name for the unit of work of *context*; empty for coroutines that run at once.
 
-        A handler has no public view of its batch: its transaction is the endpoint's business.
+        A handler has no public access to its batch, whose transaction belongs to the endpoint.
         """
         work = context._session._work
         if not isinstance(work, Work):

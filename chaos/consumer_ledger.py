@@ -44,7 +44,7 @@ class LedgerLocation(Protocol):
 
     @property
     def prefix(self) -> str:
-        """How the names of all tables begin."""
+        """The prefix of all table names."""
         ...
 
     def file(self, name: str) -> Path:

@@ -20,7 +20,7 @@ def arm_from_environment() -> None:
 
 
 def main() -> None:
-    """Arm, then run the command that the arguments say."""
+    """Arm the crash point, then run the command in the arguments."""
     arm_from_environment()
     from timeoutmgr.cli.main import main as run
 

@@ -28,7 +28,7 @@ PROCESS: Final = "CHAOS_PROCESS"
 """Environment variable with the name of the process, such as ``worker-1#7`` for its 7th life."""
 
 CONSUMING: Final = 8
-"""Threads of the one consumer: in a database each message is a transaction with its round trips."""
+"""Threads of the consumer: in a database each message is a transaction with round trips."""
 
 _NATIVE: Final = "native-delayed-delivery"
 _NEVER: Final = "10m"
@@ -40,12 +40,12 @@ _DATABASES: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 class Environment:
     """Names, servers and files of a run. *suffix* separates its queues and tables on a server.
 
-    *delayed_store* has a delayed message store in the timeout manager's place, *dead_letters* has
-    dead-letter queues, of a node of the run's own. In a *mixed* fleet there is a second endpoint,
-    which has its delays in RabbitMQ's levels; *sends_natively* marks its processes.
-    *levels* says that the levels take part. *failing* and *awaited* are the shares of the handling
-    plan, *foreign* is that of another program's messages. With *split* the queues of the endpoints
-    are in the store's database, and those of the consumer at the broker.
+    With *delayed_store* a delayed message store replaces the timeout manager; with *dead_letters*
+    there are dead-letter queues, of the run's own node. A *mixed* fleet has a second endpoint,
+    whose delays are in RabbitMQ's levels; *sends_natively* marks its processes. *levels* says
+    whether levels take part. *failing* and *awaited* are the shares of the handling plan, *foreign*
+    is the share of another program's messages. With *split* the queues of the endpoints are in the
+    store's database, and those of the consumer are at the broker.
     """
 
     folder: str
@@ -70,7 +70,7 @@ class Environment:
         return cls(**json.loads(Path(os.environ[ENVIRONMENT]).read_text(encoding="utf-8")))
 
     def save(self, name: str) -> Path:
-        """Write it into a file of the run's folder; return where."""
+        """Write the environment into a file in the run's folder; return its path."""
         path = self.file(f"{name}.json")
         write_privately(path, json.dumps(asdict(self)))
         write_privately(self.settings_of(name), self._settings())
@@ -86,7 +86,7 @@ class Environment:
 
     @property
     def manager(self) -> str:
-        """The endpoint that keeps the timeouts; workers and producers are of it."""
+        """The endpoint that keeps the timeouts; workers and producers belong to it."""
         return f"chaos{self.suffix}"
 
     @property
@@ -116,7 +116,7 @@ class Environment:
 
     @property
     def consumer(self) -> str:
-        """The endpoint that the messages are for."""
+        """The endpoint that receives the messages."""
         return f"consumer{self.suffix}"
 
     @property
@@ -126,7 +126,7 @@ class Environment:
 
     @property
     def node(self) -> str:
-        """The node whose dead-letter queues there are."""
+        """The node with the dead-letter queues."""
         return f"chaos{self.suffix}"
 
     @property
@@ -141,7 +141,7 @@ class Environment:
 
     @property
     def satellites(self) -> list[str]:
-        """The queues beside the endpoints' own."""
+        """The queues of the endpoints' satellites."""
         delayed = (DELAYED,) if self.delayed_store else (TIMEOUTS, DISPATCHER)
         dead = (ACKNOWLEDGEMENTS,) if self.dead_letters else ()
         return [one + name for one in self.endpoints for name in (*delayed, *dead)]
@@ -174,7 +174,7 @@ class Environment:
         )
 
     def is_foreign(self, name: str) -> bool:
-        """Return whether the message *name* is of another program."""
+        """Return whether the message *name* comes from another program."""
         return Random(f"{self.seed} foreign {name}").random() < self.foreign
 
     @property
@@ -183,7 +183,7 @@ class Environment:
         return self.store if self.split else self.broker
 
     def own_transport(self) -> Transport:
-        """Return the transport of the endpoints' queues, as the settings file has it."""
+        """Return the transport of the endpoints' queues, as in the settings file."""
         return self._transport(self.own_queues)
 
     def transport(self) -> Transport:
@@ -230,7 +230,7 @@ class Environment:
             "endpoint": self.own,
             "transport": self.own_queues,
             "error_queue": self.errors,
-            # Messages that must become dead letters are for a queue that does not exist.
+            # Messages that must become dead letters have a destination that does not exist.
             "check_destinations": not self.dead_letters,
         }
         if self.delayed_store:
@@ -285,7 +285,7 @@ def _drivers(url: str) -> list[str]:
 
 
 def is_database(url: str) -> bool:
-    """Return whether *url* is that of a database that we keep queues and timeouts in."""
+    """Return whether *url* names a database that can hold queues and timeouts."""
     return scheme(url) in _DATABASES
 
 

@@ -1,6 +1,7 @@
-"""The consumer's ledger of failures, and the error queue's messages as rows of it.
+"""The consumer's ledger of failures, and the error queue's messages as rows of this ledger.
 
-It is a file: the transaction of a failed message is undone, and leaves no row in a database.
+The ledger is a file: the transaction of a failed message is rolled back, so a row in a database
+would not stay.
 """
 
 import json
@@ -25,7 +26,7 @@ class FailureLedgerWriter:
         self._file = path.open("ab", buffering=0)
 
     def write(self, attempt: Delivery) -> None:
-        """Add a line in one call: a killed process leaves it whole, or does not leave it."""
+        """Add a line in one call: a killed process leaves either a complete line or none."""
         self._file.write(json.dumps(asdict(attempt)).encode() + b"\n")
 
     def close(self) -> None:
@@ -42,7 +43,7 @@ def read_failures(path: Path) -> list[Delivery]:
 
 
 def error_copies(messages: Iterable[Message], failures: Sequence[Delivery]) -> list[Delivery]:
-    """Return for each message of the error queue the failed attempt that it is a copy of."""
+    """Return the failed attempt for each message of the error queue."""
     by_id: dict[str, list[Delivery]] = defaultdict(list)
     for failure in failures:
         by_id[failure.message_id].append(failure)

@@ -1,4 +1,4 @@
-"""Carries the plan out: each fault at its time, to the process that it picks."""
+"""Carries out the plan: injects each fault at its time into the process that it picks."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ from timeoutmgr.message.instants import Micros
 logger = logging.getLogger(__name__)
 
 Restart: TypeAlias = Callable[[], object]
-"""Takes a server down and brings it back; returns when it answers again."""
+"""Restarts a server; returns when it answers again."""
 
 PATIENCE: Final = 120.0
 """Seconds that a restart of a server may take."""
@@ -42,7 +42,7 @@ class _Trap:
 class FaultInjector:
     """Injects faults into *victims*, and cuts connections of *connected*; records incidents.
 
-    The *migration* has faults of its own.
+    The *migration* has its own faults.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FaultInjector:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens."""
+        """Whether no more faults follow."""
         return not self._faults and not self._to_restart and self._restarting is None
 
     def step(self, elapsed: float) -> None:
@@ -151,9 +151,9 @@ class FaultInjector:
             )
 
     def _restart(self, kind: FaultKind) -> None:
-        """Restart a server while other faults go on; restart one server after the other.
+        """Restart a server while other faults go on; servers restart one after the other.
 
-        A restart waits until the previous restart ends; a kind waits at most once.
+        A restart waits until the previous restart ends; each kind waits at most once.
         """
         if kind not in self._to_restart:
             self._to_restart.append(kind)

@@ -1,4 +1,4 @@
-"""Messages of other programs in a run: prepared as kombu does it, and recognised on arrival."""
+"""Messages of other programs in a run: prepared like kombu's, and recognised on arrival."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _KEY: Final = "consumed"
 
 
 def route_of(environment: Environment) -> Route:
-    """Return the route to the consumer: by an exchange that goes with the consumer's queue."""
+    """Return the route to the consumer: by an exchange that belongs to the consumer's queue."""
     exchange = f"exchange{environment.suffix}"
     queue = QueueDeclaration(
         environment.consumer, exchange, routing_key=_KEY, exchange_auto_delete=True
@@ -32,7 +32,7 @@ def foreign_message(
 ) -> Foreign:
     """Return the message *name* of another program, the same each time.
 
-    Its headers are a text, a truth value and a number, which a message of ours could not have.
+    Its headers are a text, a boolean and a number: our own messages can only have texts.
     """
     given = {headers.ENCLOSED_MESSAGE_TYPES: message_type, _FLAG: True, _NUMBER: _number_of(name)}
     properties = {"message_id": name, "correlation_id": name, "delivery_mode": 2}
@@ -64,8 +64,8 @@ def defect_of(name: str, given: Mapping[str, str]) -> str | None:
 def with_traces(outgoing: Outgoing, traces: Mapping[str, str]) -> Outgoing:
     """Return a foreign *outgoing* with *traces*, and the instant of its dispatch.
 
-    Both stand in the headers of the other program: the headers of ours around them end with the
-    route. A message of ours is returned unchanged.
+    Both are added to the other program's headers: our own headers around them end with the route.
+    A message of ours is returned unchanged.
     """
     foreign = foreign_of(outgoing)
     if foreign is None:

@@ -1,10 +1,10 @@
 """The fork server: a process that imports modules ahead, and forks a child for each start.
 
 A new interpreter takes a second to import everything; with a kill each second, processes would die
-before they begin. The server opens nothing and has one thread, so a fork of it is as good as a new
-process. The chaos run, the crash tests and the tests of the command line use it, by
-``chaos.forkserver_client``. An order is a line with a JSON list: number,
-order, argument. An answer is a line with number and result.
+before they begin. The server opens no connections and has one thread, so its fork is as good as a
+new process. The chaos run, the crash tests and the tests of the command line use it, through
+``chaos.forkserver_client``. An order is a line with a JSON list: number, order, argument. An answer
+is a line with number and result.
 """
 
 import atexit
@@ -65,7 +65,7 @@ def _become(
     variables: Mapping[str, str],
     folder: str | None,
 ) -> NoReturn:
-    """Be the program *entry*, as a new interpreter in *folder* would; never return."""
+    """Become the program *entry*, like a new interpreter in *folder*; never return."""
     if folder is not None:
         os.chdir(folder)
         sys.path.insert(0, folder)
@@ -85,10 +85,10 @@ def _become(
 
 
 def _end(code: object) -> NoReturn:
-    """End as an interpreter ends, but leave the objects of the program as they are.
+    """End like an interpreter, but without the destruction of the program's objects.
 
-    Threads are joined, exit functions called and streams flushed. Then an interpreter takes all
-    modules apart, and a fork copies each page of them for it: half a second of a processor.
+    Join threads, call exit functions and flush streams. An interpreter would then destroy all
+    modules, for which a fork copies all their pages: half a second of processor time.
     """
     if code is not None and not isinstance(code, int):
         sys.exit(str(code))  # the interpreter prints it
@@ -98,7 +98,7 @@ def _end(code: object) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except (OSError, ValueError):
-        sys.exit(code)  # the interpreter says what became of the output
+        sys.exit(code)  # the interpreter reports errors of the output
     os._exit((code or 0) & 0xFF)
 
 

@@ -1,4 +1,4 @@
-"""The fork server as the run sees it: starts processes, and tells how they ended."""
+"""The client of the fork server, which starts processes, and reports how they ended."""
 
 import contextlib
 import itertools
@@ -68,9 +68,10 @@ class ForkServer:
         variables: Mapping[str, str],
         folder: Path | None = None,
     ) -> "Child":
-        """Call the function *entry* (``module:name``) in a process of its own, in *folder*.
+        """Call the function *entry* (``module:name``) in a new process, in *folder*.
 
-        It finds *arguments* in ``sys.argv``, and *variables* in an environment without settings.
+        The function finds *arguments* in ``sys.argv``; the environment has *variables*, but no
+        settings.
         """
         order = {
             "entry": entry,

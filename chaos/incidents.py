@@ -9,7 +9,7 @@ from chaos.plan import FaultKind
 from timeoutmgr.message.instants import Micros
 
 SERVERS: Final = ""
-"""The process of an incident that concerns all: a restart of database or broker."""
+"""The process of an incident that concerns all processes: a restart of database or broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Incident:
     """A fault that happened; instants of this host's clock.
 
     *process* names an incarnation of a process, such as ``worker-1#7``; SERVERS means all of them.
-    *connections* is how many were cut.
+    *connections* is the number of cut connections.
     """
 
     kind: FaultKind
@@ -36,5 +36,5 @@ class Incident:
 
 
 def counted(incidents: Iterable[Incident]) -> Counter[FaultKind]:
-    """Return how many there were of each kind."""
+    """Return the number of incidents of each kind."""
     return Counter(incident.kind for incident in incidents)

@@ -61,7 +61,7 @@ class JudgeVerdict:
     under the same id, *without_a_crash* the repeats that no fault explains; *redelivered* counts
     redeliveries by the consumer's own broker, which are no repeats. *revived* messages arrived
     after a confirmed cancel, *strangers* were never sent, *renamed* arrived under another id.
-    *dead* messages lie in a dead-letter queue; *accepted* excludes them. *foreign* counts messages
+    *dead* messages are in a dead-letter queue; *accepted* excludes them. *foreign* counts messages
     of another program, *through_levels* those from RabbitMQ's delay levels; *migrated* describes
     the migration into the levels. *handled* counts batches, coroutines and failures.
     *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
@@ -91,7 +91,7 @@ class JudgeVerdict:
     exactly_once: bool
     broken: tuple[str, ...]
     examples: tuple[str, ...]
-    """Stories of a few messages whose promise was broken."""
+    """The steps of a few messages whose promise was broken."""
     through_levels: int = 0
     foreign: int = 0
     migrated: Migrated | None = None
@@ -121,7 +121,7 @@ class JudgeVerdict:
         return f"{line}; BROKEN: {'; '.join(self.broken)}" if self.broken else line
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for ``json.dumps``."""
+        """Return the verdict for ``json.dumps``."""
         return asdict(self)
 
 

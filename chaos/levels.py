@@ -1,4 +1,4 @@
-"""RabbitMQ's delay levels in a run: a broker has one set, so the run needs it alone."""
+"""RabbitMQ's delay levels in a run: a broker has only one set, which the run must not share."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,7 +11,7 @@ from timeoutmgr.native.names import OURS, UNROUTABLE
 
 
 class Levels:
-    """The levels, declared for a run; *bound* are the queues that messages in them are for."""
+    """The levels, declared for a run; *bound* are the destination queues of their messages."""
 
     def __init__(self, transport: Transport, bound: Sequence[str]) -> None:
         self._transport: Final = transport

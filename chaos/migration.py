@@ -77,7 +77,7 @@ class Migration(SupervisedProcess):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was to finish, and its last run has come to its end."""
+        """Whether ``finish`` was called, and the last run has ended."""
         return self._is_finishing and self._command == "run" and self.code == Exit.OK
 
     def _next(self, code: int | None) -> str:

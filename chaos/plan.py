@@ -1,4 +1,4 @@
-"""Which fault happens when: drawn from the seed before the run begins. Pure functions."""
+"""The plan of all faults with their times, drawn from the seed before the run. Pure functions."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from chaos.settings import ChaosSettings
 
 
 class FaultKind(StrEnum):
-    """What can happen."""
+    """Kind of a fault."""
 
     KILL = "kill"
     """SIGKILL of a process, which is started again at once."""
     KILL_MIGRATION = "kill_migration"
-    """SIGKILL of the migration, which is gone on with at once, or aborted."""
+    """SIGKILL of the migration, which is continued at once, or aborted."""
     PAUSE = "pause"
     """SIGSTOP, and SIGCONT later."""
     CUT_STORE = "cut_store"
@@ -25,15 +25,15 @@ class FaultKind(StrEnum):
     LOSE_COMMIT = "lose_commit"
     """The database commits, and its answer to a process is lost together with the connection."""
     LOSE_CONFIRM = "lose_confirm"
-    """The broker takes a message, and its answer is lost likewise."""
+    """The broker accepts a message, and its answer is lost together with the connection."""
     RESTART_STORE = "restart_store"
-    """The database goes down and comes back; the caller of the run says how."""
+    """The database is restarted; the caller of the run provides the restart."""
     RESTART_BROKER = "restart_broker"
-    """The broker, likewise."""
+    """The broker is restarted; the caller of the run provides the restart."""
 
 
 LONG_PAUSES: Final = 0.3
-"""The share of pauses that are longer than a claim holds."""
+"""The share of pauses that are longer than a claim lasts."""
 
 
 @dataclass(frozen=True, slots=True)

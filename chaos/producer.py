@@ -25,7 +25,7 @@ from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.routes import timeout_id
 
 PATIENCE: Final = 60.0
-"""Seconds for which a send or a cancel is tried again."""
+"""Seconds for which a send or a cancel is retried."""
 PAUSE: Final = 0.1
 CROSSING: Final = 0.5
 """Share of messages for the other endpoint of a mixed fleet."""
@@ -66,7 +66,7 @@ class _Cancel:
 
 
 class Producer:
-    """Sends from an endpoint with a manager that is not started here: the workers run it."""
+    """Sends from an endpoint whose timeout manager runs only in the workers."""
 
     def __init__(self, environment: Environment, endpoint: Endpoint, load: Load) -> None:
         self._environment = environment
@@ -118,7 +118,7 @@ class Producer:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                # A due time, no delay: a second attempt keeps the due time.
+                # Give a due time, not a delay: a second attempt keeps the due time.
                 self._endpoint.send(
                     self._destination(ping),
                     self._environment.handling.message_type(ping.name),

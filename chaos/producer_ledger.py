@@ -18,13 +18,13 @@ class Fate(StrEnum):
 
     DELIVERED = "delivered"
     NOT_DELIVERED = "not_delivered"
-    """It was cancelled, and the answer said that it will not come."""
+    """It was cancelled, and the answer promised that it will not be delivered."""
     DEAD = "dead"
-    """It is for a queue that does not exist, and leaves a dead letter."""
+    """Its destination does not exist, and it leaves a dead letter."""
     FAILED = "failed"
-    """Its handler always fails: it has to be in the error queue, without an effect."""
+    """Its handler always fails: it must be in the error queue, without an effect."""
     EITHER = "either"
-    """The answer of a send or of a cancel was lost, or said that it may have been sent."""
+    """The answer of a send or of a cancel was lost, or says that it may have been sent."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Repeats:
     def _was_sent_twice(self, promise: Promise, end: Micros) -> bool:
         """Return whether its sender had to send it twice: delay levels recognise no id.
 
-        A message that came twice is sent on twice; the judge tests its first repeat by itself.
+        A message that arrived twice is sent on twice; the judge tests its first repeat separately.
         """
         if promise.after is None:
             return bool(promise.unclear) and self._befell([promise.by], promise.since, end)
@@ -78,7 +78,7 @@ class Repeats:
         )
 
     def _sent(self, delivery: Delivery) -> Micros:
-        """Return when it was sent, by this host's clock."""
+        """Return the time of its send by this host's clock."""
         if delivery.through_levels:
             return delivery.dispatched_at
         return delivery.dispatched_at - self.clock_offset

@@ -1,4 +1,4 @@
-"""Queues and tables of a run: created before it, read meanwhile, removed after it."""
+"""Queues and tables of a run: created before it, read during it, removed after it."""
 
 import logging
 from collections import Counter
@@ -54,7 +54,7 @@ def retry_read(read: Callable[[], Seen]) -> Seen:
 
 
 class Resources:
-    """Queues and tables of a run, read by connections of their own."""
+    """Queues and tables of a run, read through separate connections."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment: Final = environment

@@ -26,7 +26,7 @@ _COMMAND_LINE: Final = "timeoutmgr.cli.main:main"
 class Roles:
     """The processes of a run, not yet started; the proxies before their servers are open.
 
-    In a mixed fleet every second worker and producer is of the endpoint with native delays.
+    In a mixed fleet every second worker and producer belongs to the endpoint with native delays.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Roles:
             closing.callback(self.migration.stop)
 
     def start(self) -> None:
-        """Start all of them; return when they work."""
+        """Start all processes; return when they work."""
         for processes in ([self.consumer, *self.workers], self.producers):
             for process in processes:
                 process.start()

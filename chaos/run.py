@@ -74,7 +74,7 @@ def run_chaos(
 
 
 class ChaosRun:
-    """A run on resources of its own."""
+    """A run with its own resources."""
 
     def __init__(
         self,

@@ -16,22 +16,21 @@ _RANGES: Final = (
 class ChaosSettings:
     """Length, servers, processes and faults of a run; durations are in seconds.
 
-    Without *store* everything is in one SQLite file of the run's own; without *broker* the
-    queues are in the store's database. Faults happen during *seconds*; then all that was
-    accepted has to arrive, and the run gives up when nothing did for *drain*. *rate* messages a
-    second are sent by all producers together, each due within *longest_delay*; the share
-    *cancelled* of them is cancelled, and the share *dead* is for a queue that does not exist,
-    and has to leave a dead letter. The handlers of the share *failing* fail, once or always, and
-    coroutines handle the share *awaited*. Another program's messages are the share *foreign*; with
-    *split* they are all that is sent, the queues of the fleet are in the store's database, and the
-    broker has the consumer's alone. With *delayed_store* a delayed message store takes the
-    timeout manager's place; it cancels nothing. With *native* the fleet is mixed: every second
-    worker and producer is of another endpoint, which has its delays in RabbitMQ's levels, and half
-    of the messages go on from one endpoint to the other. With *migrate* the timeouts of the first
-    endpoint are moved into the levels during the run. Each pair is a range: the time until
-    the next kill, pause, cut or lost reply; *kill_migration_every* is for the migration alone.
-    *claim_time* is the time-out of a claim: short, so that some pauses are longer. The *seed*
-    determines every random choice.
+    Without *store* everything is in one SQLite file of the run; without *broker* the queues are in
+    the store's database. Faults happen during *seconds*; then all accepted messages must arrive,
+    and the run gives up if no message arrives for *drain*. All producers together send *rate*
+    messages a second, each due within *longest_delay*; the share *cancelled* of them is cancelled,
+    and the share *dead* has a destination that does not exist, and must leave dead letters. The
+    handlers of the share *failing* fail, once or always, and coroutines handle the share *awaited*.
+    The share *foreign* comes from another program; with *split* all messages do, the queues of the
+    fleet are in the store's database, and only the consumer's queues are at the broker. With
+    *delayed_store* a delayed message store replaces the timeout manager; it cancels nothing. With
+    *native* the fleet is mixed: every second worker and producer belongs to another endpoint, whose
+    delays are in RabbitMQ's levels, and half of the messages are sent on from one endpoint to the
+    other. With *migrate* the timeouts of the first endpoint are moved into the levels during the
+    run. Each pair is a range of the time until the next kill, pause, cut or lost reply;
+    *kill_migration_every* applies only to the migration. *claim_time* is the time-out of a claim:
+    short, so that some pauses are longer. The *seed* determines every random choice.
     """
 
     seconds: float = 60.0

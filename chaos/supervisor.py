@@ -103,7 +103,7 @@ class SupervisedProcess:
         self._resume = max(self._resume, time.monotonic() + seconds)
 
     def supervise(self) -> list[Incident]:
-        """Continue it after its pause, start it after its end; return ended pauses."""
+        """Continue the process after its pause, start it after its end; return ended pauses."""
         befell: list[Incident] = []
         if self._paused is not None and time.monotonic() >= self._resume:
             befell = self.resume()

@@ -66,7 +66,7 @@ class _SigningSession:
         self._inner = inner
         self._queues = queues
         self._sender = sender
-        # No methods of this class: callers ask whether a session has them.
+        # Not as methods of this class: callers check whether a session has them.
         own, given = vars(type(self)), (name for name in dir(inner) if name[0] != "_")
         vars(self).update({name: getattr(inner, name) for name in given if name not in own})
         if isinstance(inner, StartsSending):

@@ -1,7 +1,7 @@
 """The worker, as ``timeoutmgr --app chaos.worker:worker run`` finds it.
 
-The endpoint of its settings file, with trace headers. In a mixed fleet it also receives messages
-of the other endpoint, and sends them on to the consumer, delayed again.
+The worker is the endpoint of its settings file, with trace headers. In a mixed fleet it also
+receives messages of the other endpoint, and sends them on to the consumer, delayed again.
 """
 
 import os
