@@ -177,7 +177,7 @@ def test_messages_in_the_error_queue_end_the_command_with_1(folder: Folder, comm
     allowed = folder.run(command, "--max-errors", "3")
 
     assert ended.returncode == 1
-    assert _by_check(ended)["error queue"]["text"] == "3 messages in 'error'; at most 0 may be"
+    assert _by_check(ended)["error queue"]["text"] == "3 messages in 'error'; the limit is 0"
     assert allowed.returncode == 0, allowed.stdout + allowed.stderr
 
 

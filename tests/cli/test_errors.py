@@ -253,7 +253,7 @@ def test_a_change_needs_a_selection(filled: Folder, command: str) -> None:
     both = filled.run("errors", command, "--all", "--type", "Order")
 
     assert (none.returncode, both.returncode) == (2, 2)
-    assert "say which: --all" in none.stderr
+    assert "select messages: --all" in none.stderr
     assert len(listed(filled)) == 5
 
 

@@ -294,7 +294,7 @@ def test_a_stream_is_awaited_until_its_first_commit_and_no_longer(
     fill(store)
     settle(store)
     person: dict[str, Any] = {"lake": place, "saga_ids": (OF_PERSON["saga_id"],)}
-    with pytest.raises(ConfigurationError, match="say by --of which of them"):
+    with pytest.raises(ConfigurationError, match="give --of with the name"):
         erased(store, **person)
     person["of_store"] = identity(store)
 

@@ -50,7 +50,7 @@ def test_a_lock_that_another_process_acquires_a_moment_before_is_a_conflict(
 
     with exclusive_lock(postgres, "it"):
         monkeypatch.setattr(SessionLocks, "dead_owners", dead)
-        with pytest.raises(RunConflict, match="is at it: it; wait"):
+        with pytest.raises(RunConflict, match="does this now: it; wait"):
             exclusive_lock(postgres, "it").__enter__()
 
 

@@ -261,7 +261,7 @@ def test_a_rescheduled_timeout_is_not_another_content(store: Store) -> None:
 def test_on_conflict_error_stores_nothing_of_the_chunk(store: Store) -> None:
     Loader(store).load([batch([row(1)])])
 
-    with pytest.raises(ContentDiffers, match="wants none"):
+    with pytest.raises(ContentDiffers, match="=error forbids"):
         Loader(store, on_conflict="error").load([batch([row(1), row(2)])])
 
     assert count(store, "keys") == 1
@@ -275,7 +275,7 @@ def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
     again = Loader(store, run_id="r", on_conflict="error").load([batch([*past, row(5)])])
 
     assert again == 1
-    with pytest.raises(ContentDiffers, match=r"4 rows are stored already, .* wants none"):
+    with pytest.raises(ContentDiffers, match=r"4 rows are stored already, .*=error forbids"):
         Loader(store, run_id="another", on_conflict="error").load([batch(past)])
 
 
@@ -332,7 +332,7 @@ def test_a_chunk_with_which_others_are_always_in_conflict_is_a_conflict_of_the_s
         CopyWriter, "_copy", lambda _self, cursor, _rows: cursor.execute("SELECT 1/0")
     )
 
-    with pytest.raises(StorageConflict, match="others are in the way"):
+    with pytest.raises(StorageConflict, match="conflict with other writers"):
         Loader(postgres).load([batch([row(1)])])
 
 

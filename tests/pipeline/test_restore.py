@@ -431,7 +431,7 @@ def test_of_many_archived_stores_one_has_to_be_named(empty: Path, tmp_path: Path
         filled(store, {number}, {})
         archived(store, place)
 
-    with pytest.raises(ConfigurationError, match="say which by --of"):
+    with pytest.raises(ConfigurationError, match="name one with --of"):
         restored(stores[2], place)
     with pytest.raises(
         ConfigurationError, match="'nort', which the lake does not have; it has the"

@@ -213,7 +213,7 @@ def test_a_second_click_begins_no_second_run_and_a_run_holds_no_process(
     held_by = [each for each in threading.enumerate() if each.name == "timeoutmgr-web-run"]
     may_end.set()
 
-    assert "the run goes on already" in second.text
+    assert "the run is in progress already" in second.text
     assert [each.daemon for each in held_by] == [True]  # the end of a process awaits no run
     assert "note bad" not in wait_for(site, page, "Completed")
     site.app.state.operations.close()

@@ -168,7 +168,7 @@ def change(
     picked = flags.everything + bool(ids) + bool(which)
     if picked != 1:
         raise click.UsageError(
-            "say which: --all, IDs, or --saga, --destination, --label, --type, --id-prefix, "
+            "select timeouts: --all, IDs, or --saga, --destination, --label, --type, --id-prefix, "
             "--from and --to"
         )
     asked = values.change(action)

@@ -130,8 +130,8 @@ def reroute(
     which = {name: value for name, value in asdict(selection).items() if value not in (None, {})}
     if everything == bool(which):
         raise click.UsageError(
-            "say which: either --all, or --saga, --destination, --label, --type, --id-prefix, "
-            "--from or --to"
+            "select timeouts: either --all, or --saga, --destination, --label, --type, "
+            "--id-prefix, --from or --to"
         )
     sums, after = Counter[str](), None
     with opened(shared) as endpoint:

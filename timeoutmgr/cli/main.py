@@ -144,7 +144,7 @@ def _ended(shared: Shared, run: Callable[[], object], args: Sequence[str]) -> in
 def _unexpected(shared: Shared, error: Exception, args: Sequence[str]) -> Exit:
     bad = next((one for one in args if one.encode(errors="ignore").decode() != one), None)
     if isinstance(error, UnicodeEncodeError) and bad is not None:
-        return _usage(shared, click.UsageError(f"{bad!a} is no text in UTF-8"))
+        return _usage(shared, click.UsageError(f"{bad!a} is not UTF-8 text"))
     # An unexpected error needs its traceback, with secrets masked.
     shown = traceback.format_exception(type(error), error, from_user_code(error))
     output.print_error("".join(shown).rstrip())

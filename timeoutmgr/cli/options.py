@@ -82,7 +82,7 @@ class Extent:
             raise click.UsageError(f"--all and a selection ({narrowing}) exclude each other")
         if not (self.everything or is_narrowed or self.limit or self.dry_run):
             raise click.UsageError(
-                f"say which: --all, {narrowing} or --limit; or look first with --dry-run"
+                f"select messages: --all, {narrowing} or --limit; preview by --dry-run"
             )
 
 
@@ -163,7 +163,7 @@ class Command(click.Command):
         if extra and not ctx.resilient_parsing:
             takes_id = any("--id" in param.opts for param in self.params)
             hint = f"; give an id as --id {extra[0]}" if takes_id else ""
-            raise click.UsageError(f"got the argument {extra[0]!r:.80} too many{hint}", ctx)
+            raise click.UsageError(f"unexpected argument {extra[0]!r:.80}{hint}", ctx)
         return extra
 
 
@@ -253,7 +253,7 @@ def by_name(flag: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 def _either(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     other = "at" if param.name == "delay" else "delay"
     if value is not None and ctx.params.get(other) is not None:
-        raise click.UsageError("--delay and --at exclude each other; give either")
+        raise click.UsageError("--delay and --at exclude each other; give only one")
     return value
 
 

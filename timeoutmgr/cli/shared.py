@@ -55,7 +55,7 @@ class Shared:
         if self.app is not None and self.config is not None:
             raise ConfigurationError(
                 f"--app {self.app} and --config {self.config} are both given, and an app reads no "
-                "settings file by itself; drop --config, or have the app call configuration_from"
+                "settings file by itself; omit --config, or let the app call configuration_from"
             )
         if self.app is not None:
             return _from_app(self.app)

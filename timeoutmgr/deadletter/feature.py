@@ -239,11 +239,11 @@ class DeadLetterQueues:
     be received; *all_transactional* is MSMQ 1.0's rule. *journaled* are queues of this endpoint
     that keep a copy of each received message. *takes* is the kind of messages that this endpoint's
     queue accepts: other messages become dead letters. *collect_from* is a queue
-    (``<node>.deadletter``, say) to which RabbitMQ, by policies, sends messages that it gives up:
-    the endpoint creates the queue, and moves its messages to the dead-letter queue, with the
-    broker's reason as the class. Quotas are bytes.
-    *discard_expired* and *clock_allowance* are the rules for messages that are received too late.
-    *sweep_interval* is the time between searches for kept messages without an acknowledgement.
+    (``<node>.deadletter``, say) to which RabbitMQ's policies send messages that the broker gives
+    up: the endpoint creates it, and moves its messages to the dead-letter queue, with the broker's
+    reason as the class. Quotas are bytes. *discard_expired* and *clock_allowance* are the rules for
+    messages received too late. *sweep_interval* is the time between searches for kept messages
+    without an acknowledgement.
     """
 
     priority: int = field(default=FIRST, init=False, repr=False)

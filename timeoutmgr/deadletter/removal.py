@@ -89,7 +89,7 @@ def _empty(
             progress(removed.messages)
     if refused is not None:
         raise MessageRejected(
-            f"removed {removed.messages} messages from queue {queue!r}; messages stay there of "
+            f"removed {removed.messages} messages from queue {queue!r}; messages remain of "
             f"which no dead letter can be kept, and only the broker can remove them: {refused}"
         ) from refused
 

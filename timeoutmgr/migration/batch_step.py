@@ -35,7 +35,7 @@ def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
             return found
         parts.pause(_RETRY_EVERY)
     raise MigrationRefused(
-        f"batch {batch.no} of run {run.id} is in the hands of another process",
+        f"batch {batch.no} of run {run.id} is claimed by another process",
         ["a worker that was not ended with its runner; wait for it, or end it, then run again"],
     )
 

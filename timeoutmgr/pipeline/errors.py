@@ -30,8 +30,8 @@ class TooManyRejects(InvalidMessage):
 
     def __init__(self, rejected: int, rows: int, allowed: float, reasons: Sequence[str]) -> None:
         super().__init__(
-            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; this "
-            f"run stored nothing. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
+            f"{rejected} of {rows} rows cannot be scheduled, the limit is {allowed:.2%}; this "
+            f"run stored nothing. The reasons: {', '.join(reasons)}. Fix the rows, or raise "
             "--max-reject-ratio"
         )
         self.rejected = rejected
@@ -45,7 +45,7 @@ class ContentDiffers(TimeoutManagerError):
         some = ", ".join(ids[:5])
         super().__init__(
             f"{len(ids)} rows are stored already, {why}: {some}{' …' if len(ids) > 5 else ''}; "
-            "nothing of their chunk was stored. Give them keys of their own, or load with "
+            "no row of their chunk was stored. Give the rows other keys, or load with "
             "on_conflict=ignore"
         )
         self.ids = tuple(ids)

@@ -73,7 +73,7 @@ def exclusive_lock(store: Store, what: str) -> Iterator[None]:
 
 def _require_free(owners: SessionLocks, what: str) -> None:
     if not owners.dead_owners({what}):
-        raise RunConflict(f"another process is at it: {what}; wait until it has ended")
+        raise RunConflict(f"another process does this now: {what}; wait until it has ended")
 
 
 class JobLedger:

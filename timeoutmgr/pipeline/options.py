@@ -445,7 +445,7 @@ class ReconcileOptions:
         """Check every value."""
         _require_store(self.stores)
         if self.accepted is not None and self.list_of is None:
-            raise ConfigurationError("accepted ids are of an endpoint; say which")
+            raise ConfigurationError("accepted ids belong to an endpoint; give endpoint")
         if self.accepted is not None and self.since is not None:
             raise ConfigurationError(
                 "accepted and since exclude each other: a message of the list that ended before "

@@ -73,7 +73,7 @@ class Operations:
 
     def _go_on(self, _number: int) -> None:
         if self._is_closed:
-            raise TimeoutManagerError("the dashboard was closed; have the run go on in another")
+            raise TimeoutManagerError("the dashboard was closed; continue the run in another")
 
     # --- bulk runs ----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Operations:
         self._go_on(0)
         bulk = self._source.timeouts.bulk
         if run_id in self._active:  # a second click
-            raise InvalidMessage("the run goes on already; the page shows its progress")
+            raise InvalidMessage("the run is in progress already; the page shows it")
         self._problems.pop(run_id, None)
         self._active.add(run_id)
         work = bulk.undo if undo else bulk.apply
@@ -142,7 +142,7 @@ class Operations:
             begin_thread(carry_out, "timeoutmgr-web-run")
         except RuntimeError as error:  # the system has no more threads
             self._active.discard(run_id)
-            raise TimeoutManagerError(f"the run did not go on: {error}; try again later") from error
+            raise TimeoutManagerError(f"the run cannot start: {error}; try again later") from error
 
     # --- pauses -------------------------------------------------------------------------------
 

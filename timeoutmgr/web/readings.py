@@ -22,7 +22,7 @@ PATIENCE: Final = 1.5
 """Seconds that a page waits for an answer before it shows the last numbers."""
 _MOST_KEPT: Final = 200
 _THREADS: Final = 4
-_WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
+_WITHOUT_ANSWER: Final = "No answer in time: the page shows the last numbers."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,8 @@ class Readings:
     ) -> list[Reading]:
         """Return the readings of *asked*, reading them concurrently.
 
-        *live* marks a live update. A good value younger than *shown_for* seconds is returned
-        without a wait, while a new read may run in the background. Errors that are not
-        TimeoutManagerErrors are raised.
+        *live* marks a live update. A good value younger than *shown_for* seconds is returned at
+        once, while a new read may run. Errors other than TimeoutManagerError are raised.
         """
         begun: list[tuple[_Slot, Future[None] | None]] = []
         with self._lock:

@@ -150,7 +150,7 @@ def test_half_of_a_surrogate_pair_and_strange_bytes_are_refused_with_their_file(
     path = tmp_path / name
     path.write_bytes(HEADS[path.suffix[1:]] + b"\n" + line + b"\n")
 
-    with pytest.raises(ConfigurationError, match=rf"/{name} holds a line .*write the file as UTF"):
+    with pytest.raises(ConfigurationError, match=rf"/{name} has a line .*write the file as UTF"):
         rows_of(spark, [str(path)], path.suffix[1:])
 
 
@@ -183,7 +183,7 @@ def test_a_line_of_too_many_or_too_few_columns_is_refused_though_a_column_is_lef
     rows = rows_of(spark, [str(path)], "csv").select("key", "body")
 
     with (
-        pytest.raises(ConfigurationError, match=r"the columns of its header: \[?a,Dear Bob"),
+        pytest.raises(ConfigurationError, match=r"the columns of the header: \[?a,Dear Bob"),
         broken_files_named("csv"),
     ):
         rows.collect()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RULES = RequestRules(
     endpoint="sales", dataset="spring", now=to_micros(datetime(2030, 1, 1, tzinfo=UTC))
 )
-NO_TEXTS = "headers are no JSON object of texts"
+NO_TEXTS = "headers are not a JSON object of texts"
 
 
 def collected(spark: SparkSession, path: Path, kind: str, **options: Any) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def test_a_line_that_cannot_be_understood_is_named_with_its_file(
     path = tmp_path / "rows.csv"
     path.write_text('destination,body,key\nbilling,"first\nsecond",1\nbilling,"a ""b"" c",2\n')
 
-    with pytest.raises(ConfigurationError, match=r"/rows\.csv holds a line .*--multi-line"):
+    with pytest.raises(ConfigurationError, match=r"/rows\.csv has a line .*--multi-line"):
         collected(spark, path, "csv")
     rows = collected(spark, path, "csv", multi_line=True)
 
@@ -93,7 +93,7 @@ def test_lines_that_are_no_objects_are_refused(spark: SparkSession, tmp_path: Pa
     path = tmp_path / "rows.json"
     path.write_text('{"destination":"b"}\n{"destination":\n')
 
-    with pytest.raises(ConfigurationError, match=r"/rows\.json holds lines that are no JSON"):
+    with pytest.raises(ConfigurationError, match=r"/rows\.json has lines that are not JSON"):
         collected(spark, path, "json")
 
     path.write_text('[{"destination":"b"},\n{"destination":"c"}]\n')

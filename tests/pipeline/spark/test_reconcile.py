@@ -453,8 +453,8 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
     )
     with pytest.raises(
         WrongColumns,
-        match=r"1 rows whose 'message_id' is empty; has 3 rows whose 'due' is no instant .* with a "
-        "time zone, such as .*; one is '2031-01-01T00:00'",
+        match=r"1 rows whose 'message_id' is empty; has 3 rows whose 'due' is not an instant .* "
+        "with a time zone, such as .*; one is '2031-01-01T00:00'",
     ):
         run(spark, sqlite, accepted=str(path))
 
@@ -494,7 +494,7 @@ def test_an_instant_beyond_the_calendar_is_refused(spark: SparkSession) -> None:
 
     (problem,) = problems_of(beyond.toDF("message_id", "due"))
 
-    assert "1 rows whose 'due' is no instant of the years 1 to 9999" in problem
+    assert "1 rows whose 'due' is not an instant of the years 1 to 9999" in problem
 
 
 def test_a_table_of_the_catalog_is_a_list_too(spark: SparkSession, sqlite: Store) -> None:
@@ -511,7 +511,7 @@ def test_a_table_of_the_catalog_is_a_list_too(spark: SparkSession, sqlite: Store
     ("options", "sentence"),
     [
         ({"stores": ()}, "no store"),
-        ({"accepted": "list.csv"}, "say which"),
+        ({"accepted": "list.csv"}, "give endpoint"),
         ({"accepted": "table:", "endpoint": "sales"}, "table:NAME, where NAME is a table"),
         ({"grace": timedelta(seconds=-1)}, "not negative"),
         ({"as_of": NOON}, "of a list of accepted ids"),

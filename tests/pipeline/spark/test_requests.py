@@ -320,7 +320,7 @@ def test_texts_of_iso_8601_and_counts_since_1970_are_instants(plain: Grouped) ->
     shown = [f"{one['due']:%Y-%m-%d %H:%M:%S.%f}" for one in good]
     assert shown == [f"2031-02-03 {time}" for _, time in TO_THE_MICROSECOND]
     wrong = [one["reasons"][0] for one in bad]
-    assert [text for text in wrong if not text.startswith(("due is no ins", "due lies out"))] == []
+    assert [text for text in wrong if not text.startswith(("due is not", "due lies out"))] == []
     assert "of 10, 13, 16 or 19 digits" in wrong[0]
 
 
@@ -386,7 +386,7 @@ def test_bytes_that_are_no_text_are_refused_in_every_column(spark: SparkSession)
     of_typed = judged(normalised(spark.createDataFrame(typed)), rules()).select("reasons")
 
     reasons = [one["reasons"] for one in found.unionAll(of_typed).toArrow().to_pylist()]
-    expected = [f"{name} is no UTF-8" for name in TEXTS[:-1]] + ["headers are no UTF-8"] * 2
+    expected = [f"{name} is not UTF-8" for name in TEXTS[:-1]] + ["headers are not UTF-8"] * 2
     assert [each for each in zip(expected, reasons, strict=True) if each[0] not in each[1]] == []
 
 
@@ -451,7 +451,7 @@ def test_whole_numbers_are_counts_since_1970(spark: SparkSession) -> None:
     for good, bad in zip(found[::2], found[1::2], strict=True):
         assert good["reasons"] == []
         assert good["due"].replace(microsecond=0) == datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
-        assert "due is no instant" in bad["reasons"][0]
+        assert "due is not an instant" in bad["reasons"][0]
 
 
 def test_rows_without_a_key_that_differ_by_a_microsecond_are_two_messages(

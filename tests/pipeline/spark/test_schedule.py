@@ -239,7 +239,7 @@ def test_bad_rows_are_set_aside_with_their_reasons_and_in_every_window_without_a
     assert by_key == {
         "2": [
             [
-                f"due is no instant with a time zone, such as {EXPECTED}",
+                f"due is not an instant with a zone, such as {EXPECTED}",
                 "destination is empty",
             ]
         ],

@@ -169,7 +169,7 @@ def _errors(queues: QueueVitals, limits: Thresholds) -> Iterator[Finding]:
         return
     yield fail(
         "error queue",
-        f"{queues.errors} messages in {queues.error_queue!r}; at most {limits.max_errors} may be",
+        f"{queues.errors} messages in {queues.error_queue!r}; the limit is {limits.max_errors}",
         "look at them with `timeoutmgr errors list`; retry or delete them; "
         "--max-errors sets the limit",
     )
@@ -189,6 +189,6 @@ def _unstored(
     yield fail(
         "unstored",
         f"{queues.unstored} messages wait for the timeout manager"
-        + (", and no process lives" if deserted else f"; at most {limits.max_unstored} may"),
+        + (", and no process lives" if deserted else f"; the limit is {limits.max_unstored}"),
         _RUN if deserted else "start more processes; --max-unstored sets the limit",
     )

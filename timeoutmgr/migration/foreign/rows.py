@@ -171,7 +171,7 @@ def _from_xml(value: bytes) -> dict[str, str]:
     try:
         root = ElementTree.fromstring(value)
     except ElementTree.ParseError as error:
-        raise ValueError(f"the headers are no XML: {error}") from error
+        raise ValueError(f"the headers are not XML: {error}") from error
     pairs = [(one.findtext("Key"), one.findtext("Value") or "") for one in root]
     return {key: text for key, text in pairs if key}
 
@@ -195,7 +195,7 @@ def bytes_of(value: Any) -> bytes:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise ValueError(
-            f"{text[:40]!r} is no binary value; expected \\x or 0x and hex digits, or base64"
+            f"{text[:40]!r} is not a binary value; expected \\x or 0x and hex digits, or base64"
         ) from error
 
 
@@ -216,7 +216,7 @@ def time_of(value: Any) -> datetime:
     try:
         return datetime.fromisoformat(text) + timedelta(microseconds=rest)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:40]!r} is no time; expected ISO 8601") from error
+        raise ValueError(f"{text[:40]!r} is not a time; expected ISO 8601") from error
 
 
 def _row_id(value: Any) -> str:
@@ -252,7 +252,7 @@ def survey_rows(
             timeout = translator.timeout(row)
         except Untranslatable as error:
             if len(problems) < MOST_PROBLEMS:
-                problems.append(Problem(f"row {row.get('Id')}", str(error), "mend or delete it"))
+                problems.append(Problem(f"row {row.get('Id')}", str(error), "fix or delete it"))
             else:
                 more += 1
             continue
@@ -260,7 +260,7 @@ def survey_rows(
         earliest = timeout.due if earliest is None else min(earliest, timeout.due)
         latest = timeout.due if latest is None else max(latest, timeout.due)
     if more:
-        problems.append(Problem(f"{more} more rows", "cannot be read either", "mend those first"))
+        problems.append(Problem(f"{more} more rows", "cannot be read either", "fix the first rows"))
     return Survey(
         count=destinations.total(),
         earliest=earliest,

@@ -47,8 +47,8 @@ def require_texts(spark: "SparkSession", paths: Sequence[str], *, is_json: bool)
     )
     if found is not None:
         raise ConfigurationError(
-            f"{found[0]} holds a line that is no UTF-8, or has half of a surrogate pair: "
-            f"{found[1][:_SHOWN]!r}; no message could hold it as it is. Mend the line, or write "
+            f"{found[0]} has a line that is not UTF-8, or has half of a surrogate pair: "
+            f"{found[1][:_SHOWN]!r}; no message could hold it unchanged. Fix the line, or write "
             "the file as UTF-8"
         )
 
@@ -191,8 +191,8 @@ def rows_of(
             return rows
         if _NO_OBJECT in rows.columns:
             raise ConfigurationError(
-                f"{', '.join(paths)} holds lines that are no JSON objects; expected one object in "
-                "each line, without commas between them. Mend the lines, or read a file that is "
+                f"{', '.join(paths)} has lines that are not JSON objects; expected one object in "
+                "each line, without commas between them. Fix the lines, or read a file that is "
                 "one array with multi_line (--multi-line)"
             )
         if multi_line:
@@ -294,8 +294,8 @@ def _sentence(conditions: Sequence[Condition], kind: str) -> str | None:
         return None
     if bad_line is not None:
         return (
-            f"{unread['path']} holds a line that has not the columns of its header: "
-            f"{bad_line['badRecord'][:_SHOWN]}; mend the line, or, where values in quotes hold "
+            f"{unread['path']} has a line without the columns of the header: "
+            f"{bad_line['badRecord'][:_SHOWN]}; fix the line, or, if values in quotes hold "
             "line ends, read it with multi_line (--multi-line)"
         )
     why = conditions[-1].text.strip().partition("\n")[0]  # Spark Connect adds frames of Java

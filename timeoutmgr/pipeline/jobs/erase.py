@@ -287,8 +287,8 @@ def _own_name_in(tables: Sequence[HistoryTable], given: str | None, own: str) ->
     if own in found or not found:
         return own
     raise ConfigurationError(
-        f"the lake has the stores {', '.join(sorted(found))}, and not {own!r}; say by --of which "
-        "of them this store was before it moved, or name it itself by --of if it has no rows there"
+        f"the lake has the stores {', '.join(sorted(found))}, but not {own!r}; give --of with the "
+        "name of this store before it moved, or with its present name if it has no rows in the lake"
     )
 
 

@@ -224,6 +224,6 @@ def _archived_store(tables: Sequence[HistoryTable], given: str | None, own: str)
         return own
     if len(found) > 1:
         raise ConfigurationError(
-            f"the lake has the stores {', '.join(sorted(found))}; say which by --of"
+            f"the lake has the stores {', '.join(sorted(found))}; name one with --of"
         )
     return found.pop()

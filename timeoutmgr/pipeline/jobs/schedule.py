@@ -225,7 +225,7 @@ def require_known(store: str, endpoint: str, clock: Clock) -> None:
     if stored is None and not opened.persistence.timeouts(endpoint, clock).processes():
         raise ConfigurationError(
             f"the store knows no endpoint {endpoint!r}: none of that name runs, or has stored "
-            "anything lately; expected an endpoint that dispatches from this store. Mend the name, "
+            "anything lately; expected an endpoint that dispatches from this store. Fix the name, "
             "start the endpoint first, or give its own settings file (--config) in place of "
             "--endpoint"
         )

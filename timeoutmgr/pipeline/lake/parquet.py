@@ -129,8 +129,8 @@ class ParquetHistory:
         strange = next(self._manifests.glob("*.json"), None)
         if strange is not None:
             raise ConfigurationError(
-                f"{strange} is no manifest of a history table, or the first manifest of that table "
-                "is missing; name another folder, or restore it"
+                f"{strange} is not a manifest of a history table, or the first manifest of the "
+                "table is missing; name another folder, or restore it"
             )
 
     def marks(self, store: str) -> Marks:
@@ -393,6 +393,6 @@ def _loaded(path: Path) -> dict[str, Any]:
     except ValueError:
         pass
     raise ConfigurationError(
-        f"{path} is no manifest of a history table that this version of timeoutmgr reads; use the "
-        "version that wrote it, or restore it"
+        f"{path} is not a manifest of a history table that this version of timeoutmgr reads; use "
+        "the version that wrote it, or restore it"
     )

@@ -210,10 +210,10 @@ def _when(kinds: Mapping[str, t.DataType], rules: RequestRules) -> tuple["Column
         _because(raw.isNull() & f.col("delay").isNull(), "neither due nor delay is given"),
         _because(raw.isNotNull() & f.col("delay").isNotNull(), "due and delay exclude each other"),
         _because(
-            raw.isNotNull() & at.isNull(), f"due is no instant with a time zone, such as {EXPECTED}"
+            raw.isNotNull() & at.isNull(), f"due is not an instant with a zone, such as {EXPECTED}"
         ),
         _because(
-            f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"
+            f.col("delay").isNotNull() & later.isNull(), "delay is not a number of seconds from 0"
         ),
     ]
     wrong.append(_because(~is_thinkable(due), "due lies outside the years 1 to 9999"))
@@ -240,7 +240,7 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
             encoding.isNotNull() & ~encoding.isin("utf8", "base64"),
             "body_encoding is utf8 or base64",
         ),
-        _because(raw.isNotNull() & body.isNull(), "body is no base64"),
+        _because(raw.isNotNull() & body.isNull(), "body is not base64"),
         *([_no_text("body")] if isinstance(kind, t.StringType) else []),
         _because(f.octet_length(body) > limits.max_body, "body is over limits.max_body"),
     ]
@@ -248,7 +248,7 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
 
 def _no_text(name: str) -> "Column":
     # Spark accepts bytes as a text without a check, and would store a damaged text.
-    return _because(~f.is_valid_utf8(name), f"{name} is no UTF-8")
+    return _because(~f.is_valid_utf8(name), f"{name} is not UTF-8")
 
 
 def _content_type(kind: t.DataType, given: "Column") -> "Column":
@@ -283,7 +283,7 @@ def _headers(
         ),
     )
     return given, [
-        _because(raw.isNotNull() & given.isNull(), "headers are no JSON object of texts"),
+        _because(raw.isNotNull() & given.isNull(), "headers are not a JSON object of texts"),
         _because(f.exists(f.map_values(given), lambda one: one.isNull()), "a header has no value"),
         _because(_is_twice(names), "a header is given twice"),
         _because(
@@ -291,7 +291,7 @@ def _headers(
             & f.exists(names, lambda name: f.octet_length(name) > _SHORT_STRING),
             f"the name of a header has more than {_SHORT_STRING} bytes",
         ),
-        _because(~is_valid, "headers are no UTF-8"),
+        _because(~is_valid, "headers are not UTF-8"),
         # The headers that are added take about a kilobyte.
         _because(size > limits.max_headers - 2_048, "headers are over limits.max_headers"),
         _because(reserved, "a header is one that the timeout manager or the broker sets itself"),

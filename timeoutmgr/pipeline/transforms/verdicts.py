@@ -141,8 +141,7 @@ STATES: Final[Mapping[str, Evidence]] = {
 class Bounds:
     """The limits that verdicts depend on.
 
-    A message due before *cutoff* is expected to have ended; a message dispatched more than *late*
-    after its due time is late.
+    A message due before *cutoff* should have ended; a dispatch more than *late* after due is late.
     Messages without a due time in the senders' list were accepted before *as_of* (None: any time).
     Messages that are due from *until* on, or known to be for others than *destination*, are left
     out.
@@ -215,8 +214,8 @@ def problems_of(accepted: "DataFrame") -> list[str]:
     problems = [f"has {empty} rows whose {ids[0]!r} is empty"] if empty else []
     if wrong:
         problems.append(
-            f"has {wrong} rows whose 'due' is no instant of the years 1 to 9999 with a time zone, "
-            f"such as {EXPECTED}; one is {one[:80]!r}"
+            f"has {wrong} rows whose 'due' is not an instant of the years 1 to 9999 with a time "
+            f"zone, such as {EXPECTED}; one is {one[:80]!r}"
         )
     return problems
 

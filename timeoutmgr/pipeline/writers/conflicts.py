@@ -21,7 +21,7 @@ except TIME_HEADERS, in any order.
 TIME_HEADERS: Final = (TIME_SENT, DELIVER_AT)
 """Each run sends at another time; the due time is compared as a column."""
 
-KNOWN: Final = "and on_conflict=error wants none to be"
+KNOWN: Final = "which on_conflict=error forbids"
 DIFFERENT: Final = "with other contents"
 GIVEN_TWICE: Final = "or are given twice, with other contents"
 

@@ -72,7 +72,7 @@ class CopyWriter:
                     put = self._merge
                 elif state not in _CONFLICTS:
                     raise
-        raise StorageConflict(f"{self._store.database.describe()}: others are in the way")
+        raise StorageConflict(f"{self._store.database.describe()}: conflict with other writers")
 
     def _rows(self, chunk: pa.Table, cursor: Any) -> pa.Table:
         """Return *chunk* with the columns of all three tables, in their types."""
