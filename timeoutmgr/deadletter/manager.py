@@ -226,8 +226,7 @@ class QueueManager:
         database, clock = self.store.database, self.store.clock
         if transaction is not None:
             return database.now_in(as_connection(transaction), clock)
-        now: Micros = self.calls(lambda: database.now(clock))
-        return now
+        return int(self.calls(lambda: database.now(clock)))
 
     def sweep(self, now: Micros) -> int:
         """Move messages without an acknowledgement to their dead-letter queue; return how many.

@@ -75,7 +75,7 @@ class Source(Origin, Protocol):
 
         If not, a batch may be hidden before the ledger knows.
         """
-        ...
+        return False
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Hide the batch's range, as far as it is still within *window*, from the source's poller.
@@ -114,7 +114,7 @@ class Target(Protocol):
     @property
     def knows_what_it_has(self) -> bool:
         """Whether each id is accepted only once, and ``present`` can tell; no queue can."""
-        ...
+        return False
 
     def describe(self) -> str:
         """Return a description without secrets."""
@@ -122,7 +122,7 @@ class Target(Protocol):
 
     def now(self) -> Micros | None:
         """Return the time by which it delivers; None if it counts delays, like a queue."""
-        ...
+        return None
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return why the target could not accept the timeouts of *survey*; change nothing."""

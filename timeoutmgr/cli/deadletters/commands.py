@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -70,16 +69,14 @@ journal: Final = click.Group("journal", help=with_examples(_HELP_OF_JOURNAL))
 @selects_dead_letters
 @_groups
 @_listed
-def list_dead_letters(
-    shared: Shared, selection: CopySelection, only_groups: bool, limit: int
-) -> None:
+def list_dead_letters(shared: Shared, /, **given: Any) -> None:
     """List dead letters, the oldest first, after their groups by message class and reason.
 
     Examples:
       timeoutmgr deadletters list --class NACK_BAD_DST_Q --older-than 1d
       timeoutmgr deadletters list --queue deadxact --groups
     """
-    copies.list_copies(shared, selection, limit, only_groups=only_groups)
+    copies.list_copies(shared, **given)
 
 
 @deadletters.command("show", cls=Command, within="deadletters")
@@ -113,9 +110,7 @@ def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent
 @selects_dead_letters
 @_exported
 @export_file
-def export_dead_letters(
-    shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
-) -> Exit:
+def export_dead_letters(shared: Shared, /, **given: Any) -> Exit:
     """Write dead letters as JSON lines, with headers and body (base64), and keep them.
 
     An export replaces no file, and leaves no file if no message is selected (exit code 3).
@@ -124,7 +119,7 @@ def export_dead_letters(
       timeoutmgr deadletters export --output dead.jsonl
       timeoutmgr deadletters export --destination billing
     """
-    return copies.export_copies(shared, selection, limit, path)
+    return copies.export_copies(shared, **given)
 
 
 @deadletters.command("retry", cls=Command, within="deadletters")
@@ -196,16 +191,14 @@ def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None
 @selects_entries
 @_groups
 @_listed
-def list_journal_entries(
-    shared: Shared, selection: CopySelection, only_groups: bool, limit: int
-) -> None:
+def list_journal_entries(shared: Shared, /, **given: Any) -> None:
     """List journal entries, the oldest first.
 
     Examples:
       timeoutmgr journal list --newer-than 1h
       timeoutmgr journal list --queue billing
     """
-    copies.list_copies(shared, selection, limit, only_groups=only_groups)
+    copies.list_copies(shared, **given)
 
 
 @journal.command("show", cls=Command, within="journal")
@@ -239,9 +232,7 @@ def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Ext
 @selects_entries
 @_exported
 @export_file
-def export_journal_entries(
-    shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
-) -> Exit:
+def export_journal_entries(shared: Shared, /, **given: Any) -> Exit:
     """Write journal entries as JSON lines, with headers and body (base64), and keep them.
 
     An export replaces no file, and leaves no file if no message is selected (exit code 3).
@@ -249,7 +240,7 @@ def export_journal_entries(
     Examples:
       timeoutmgr journal export --output journal.jsonl
     """
-    return copies.export_copies(shared, selection, limit, path)
+    return copies.export_copies(shared, **given)
 
 
 def _retried(

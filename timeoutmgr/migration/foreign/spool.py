@@ -38,8 +38,6 @@ from timeoutmgr.resilience.after_fork import cached_property
 class ExportFile(Source):
     """See :class:`timeoutmgr.migration.Source`; hides nothing, since no poller reads a file."""
 
-    hides_atomically: Final = False
-
     def __init__(
         self,
         path: Path,

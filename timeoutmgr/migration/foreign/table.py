@@ -60,8 +60,6 @@ _NAME_LENGTH: Final = 63
 class ForeignTable(Source):
     """See :class:`timeoutmgr.migration.Source`; *table* in *schema*, laid out as *layout*."""
 
-    hides_atomically: Final = False
-
     def __init__(
         self,
         database: Database,

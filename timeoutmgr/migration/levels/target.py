@@ -57,17 +57,9 @@ class LevelsTarget(Target):
     accept_loss: bool = False
     """Whether the endpoint accepts levels that lose messages."""
 
-    @property
-    def knows_what_it_has(self) -> bool:
-        """False: no queue can tell."""
-        return False
-
     def describe(self) -> str:
         """Return the broker and the names, without secrets."""
         return f"{self.transport.describe()} {self.names.name}"
-
-    def now(self) -> None:
-        """Return None: a level counts a delay, and has no clock."""
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the missing levels and destinations, and a due time beyond the longest level."""
