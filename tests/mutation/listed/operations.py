@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutant import breaks
+from tests.mutation.mutant import Mutant, breaks
 
 _PLAN_TESTS = "tests/migration/test_preparing.py"
 _INSTALLATION = "timeoutmgr/endpoint/installation.py"
@@ -110,9 +110,20 @@ MUTANTS = (
     breaks(
         135,
         "timeoutmgr/migration/batch_step.py",
-        ("new=delivered.new, known=delivered.known", "known=delivered.total"),
+        ("new=new, known=known, returned=used", "known=new + known, returned=used"),
         _ALL_ARRIVE,
         name="new timeouts are counted as known",
+    ),
+    Mutant(
+        name="a timeout of a used id leaves the source",
+        promise="A timeout stays at the source if the target has other content under its id.",
+        file="timeoutmgr/migration/batch_step.py",
+        before="for item in items} - used",
+        after="for item in items}",
+        tests=(
+            "tests/migration/test_store_to_store.py"
+            "::test_a_timeout_whose_id_has_other_content_at_the_target_stays[sqlite]",
+        ),
     ),
     breaks(
         136,

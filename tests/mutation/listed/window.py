@@ -35,7 +35,7 @@ MUTANTS = (
         name="of one id to two queues the other one was returned",
         promise="A return is put to the message and the queue that it is of.",
         file=_WINDOW,
-        before="pair = publishing.routing_key, publishing.message_id",
+        before="pair = publishing.method, publishing.message_id",
         after="pair = next(iter(self._returned))",
         tests=(f"{_TAGS}::test_a_return_belongs_to_the_queue_that_it_names",),
     ),
