@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _MODES = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
 
+_NUMBERED: Final = frozenset({"redis", "rediss", "sentinel", "redis+socket"})
+"""Schemes whose path is a database; the path of redis+socket:// is a file."""
 _DATABASE_NUMBER: Final = re.compile(r"/?\d*", re.ASCII)
 
 _NOTES = {
@@ -257,7 +259,7 @@ def _check_redis_database(url: str) -> None:
         is_file = part.scheme == "redis+socket"
         vhost = dict(parse_qsl(part.query)).get("virtual_host", "")
         name = vhost if is_file else unquote(part.path).removeprefix("/")
-        if not _DATABASE_NUMBER.fullmatch(name):
+        if part.scheme in _NUMBERED and not _DATABASE_NUMBER.fullmatch(name):
             raise ConfigurationError(
                 f"{redact(url)!r} names the database {name!r:.80}; Redis has "
                 f"numbers for names, such as {'virtual_host=0' if is_file else '/0'}"

@@ -178,7 +178,7 @@ class Sink(Protocol):
 
     def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
         """Return the *messages* that the target already has, if it can list them."""
-        ...
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class StoreSink:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelsSink:
+class LevelsSink(Sink):
     """Publishes whole messages into levels of other names on the same broker."""
 
     target: LevelsTarget
@@ -265,10 +265,6 @@ class LevelsSink:
             run_id, batch, relay.publish([self._publishing(one) for one in messages])
         )
         return Delivered(len(messages))
-
-    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
-        """Return nothing: no queue can tell."""
-        return []
 
     def _publishing(self, one: LevelMessage) -> EncodedMessage:
         way = self._way(one)
