@@ -143,10 +143,8 @@ class TimeoutQueries:
         with self._context.reading() as connection:
             end = end_of(connection, walk, _ROWS_A_MATCH * size)
             part = walk if end is None else walk.until(end)
-            found: Select[Any] = (
-                select(*self._columns).where(*part.matching, *more).order_by(*part.order)
-            )
-            return connection.execute(found.limit(size)).all(), end
+            found: Select[Any] = select(*self._columns).where(*part.matching, *more)
+            return connection.execute(found.order_by(*part.order).limit(size)).all(), end
 
     def _page_of_ids(
         self, names: Sequence[str], more: Sequence[ColumnElement[bool]]

@@ -224,7 +224,8 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
         *(timeout.id, timeout.destination, timeout.saga_id or ""),
         *(message.id, message.content_type, message.content_encoding),
     )
-    if not _is_plain("".join(texts)):  # all at once; the culprit is searched only after a refusal
+    all_at_once = "".join(texts)  # the culprit is searched only after a refusal
+    if len(all_at_once) > TEXT_LENGTH or not all_at_once.isascii() or "\0" in all_at_once:
         for what, text in zip(_TEXTS, texts, strict=True):
             _check(what, text)
     return {
@@ -304,10 +305,6 @@ def to_json(state: Mapping[str, str]) -> str:
 def _quoted_names(names: tuple[str, ...]) -> tuple[str, ...]:
     # Cached: programs send a few sets of headers again and again.
     return tuple(f"{quoted(name)}:" for name in names)
-
-
-def _is_plain(text: str) -> bool:
-    return len(text) <= TEXT_LENGTH and text.isascii() and "\0" not in text
 
 
 def _check(what: str, value: str) -> None:

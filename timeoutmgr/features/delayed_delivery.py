@@ -65,7 +65,7 @@ class DelayedDeliverySettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        missing = [name for name in _METHODS if not callable(getattr(self.store, name, None))]
+        missing = _missing_methods(self.store)
         if missing:
             raise ConfigurationError(
                 f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
@@ -141,6 +141,11 @@ def delayed_delivery(
         maximum_recovery_failures_per_second=maximum_recovery_failures_per_second,
         batch=batch,
     )
+
+
+def _missing_methods(stranger: object) -> list[str]:
+    """Return the names of methods of a delayed message store that *stranger* lacks."""
+    return [name for name in _METHODS if not callable(getattr(stranger, name, None))]
 
 
 def database_of(store: DelayedMessageStore) -> Database | None:

@@ -44,9 +44,8 @@ class ErrorQueue:
         """
         answers = send([self._outgoing(self._whole(one)) for one in failed])
         for place, one in enumerate(failed):
-            answer = answers[place]
-            if answer is SendResult.REFUSED or isinstance(answer, InvalidMessage):
-                answers[place] = self._move_smaller(one, answer, send)
+            if _is_refused(answers[place]):
+                answers[place] = self._move_smaller(one, answers[place], send)
         return answers
 
     def _move_smaller(
@@ -82,3 +81,7 @@ class ErrorQueue:
 def message_fields(event: str, message: Message, destination: str) -> dict[str, str]:
     """Return the log fields of *event*, shortened: other programs choose ids and queues."""
     return {"event": event, "message_id": message.id[:80], "destination": destination[:80]}
+
+
+def _is_refused(answer: SendAnswer) -> bool:
+    return answer is SendResult.REFUSED or isinstance(answer, InvalidMessage)
