@@ -33,6 +33,7 @@ from tests.pipeline.archives import DAY, write_events
 from tests.pipeline.lakes import ON_S3, S3, S3_TOO, Watcher, ids_in
 from tests.pipeline.rows import settle
 from tests.support.clock import FakeClock
+from tests.support.limits import no_room_beyond
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import to_micros
@@ -399,18 +400,31 @@ def test_a_reader_whose_files_an_erasure_removes_has_to_run_again(tmp_path: Path
         [*files.read(["id"])]
 
 
-def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [FileNotFoundError, StorageUnavailable])
+def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path, kind: type[Exception]) -> None:
     table = ParquetHistory(str(tmp_path))
 
     def cut_off() -> Iterator[pa.RecordBatch]:
         while not [*tmp_path.rglob("*.parquet")]:
             yield as_written(events(range(4)), "east")
-        raise FileNotFoundError("removed by an erasure")
+        raise kind("removed by an erasure, or the store is away")
 
     with pytest.raises(StorageUnavailable, match="removed by an erasure"):
         table.append("east", pa.RecordBatchReader.from_batches(WRITTEN, cut_off()), {"batch": 1})
 
     assert [*tmp_path.rglob("*.parquet")] == []
+
+
+def test_a_commit_that_has_no_room_leaves_no_file(tmp_path: Path) -> None:
+    table = ParquetHistory(str(tmp_path))
+    append(table, range(10), 1)
+    kept = {*tmp_path.rglob("*.parquet")}
+
+    with no_room_beyond(8_192), pytest.raises(StorageUnavailable, match="File too large"):
+        append(table, range(10, 20_000), 2)
+
+    assert {*tmp_path.rglob("*.parquet")} == kept
+    assert ids_in(table) == names(range(10))
 
 
 def test_a_link_whose_answer_was_lost_on_its_way_counts(

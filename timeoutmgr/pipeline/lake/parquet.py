@@ -249,8 +249,8 @@ class ParquetHistory:
                 file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
                 file_visitor=lambda one: written.append(one.path),
             )
-        except FileNotFoundError:
-            # They may contain rows that an erasure has removed elsewhere.
+        except Exception:
+            # They fill a full disk, and may contain rows that an erasure has removed elsewhere.
             for lost in (self._folder / "data").rglob(f"{token}-*"):
                 lost.unlink(missing_ok=True)
             raise
