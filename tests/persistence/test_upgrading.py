@@ -218,6 +218,44 @@ def test_no_time_limit_of_the_role_ends_an_upgrade(
     database.dispose()
 
 
+def test_a_process_that_waits_for_an_upgrade_does_not_delay_its_indexes(
+    old: SqlPersistence, postgres_url: str, unique: str
+) -> None:
+    """A build CONCURRENTLY waits for all snapshots, and a statement that waits has one."""
+    waiting, entered = Database(postgres_url), threading.Event()
+    asked = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE pid = :pid AND query ~ '_xact_lock|SET LOCAL idle_in'"
+    )
+    pids: list[int] = []
+
+    def note(connection: Any, *_: Any) -> None:
+        pids.append(connection.info.backend_pid)
+
+    def wait() -> None:
+        with _alone(waiting, unique):
+            entered.set()
+
+    event.listen(waiting.engine, "checkout", note)
+    second = threading.Thread(target=wait, daemon=True)
+
+    with _alone(old.database, unique), old.database.connect_apart() as connection:
+        second.start()
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        eventually(
+            lambda: pids and connection.execute(asked, {"pid": pids[0]}).scalar_one() == 1,
+            "the other process has asked for the lock",
+        )
+        connection.exec_driver_sql("SET lock_timeout = '10s'")
+        connection.exec_driver_sql(
+            f"CREATE INDEX CONCURRENTLY {unique}_at ON {unique}_timeout_history (at)"
+        )
+        assert not entered.is_set()
+    assert entered.wait(SOON), "the other process has not got the lock"
+    second.join(SOON)
+    waiting.dispose()
+
+
 @pytest.mark.parametrize("server", ["postgres", "mysql"])
 def test_an_upgrade_names_the_upgrade_of_another_process_that_it_waits_for(
     server: str, request: pytest.FixtureRequest, unique: str, monkeypatch: pytest.MonkeyPatch

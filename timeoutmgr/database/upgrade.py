@@ -41,13 +41,11 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
-from timeoutmgr.database.failures import Failure, classify
 from timeoutmgr.database.indexes import LOCK_TIMEOUT, one_table_at_a_time
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.database.session_locks import applock
@@ -104,12 +102,8 @@ def upgrade(
     """
     prove_server(database)
     if not _serves(current(database, version_table, schema), script_location):
-        _until_others_let_go(
-            database,
-            lambda: _run_revisions(
-                database, _config(script_location, version_table, schema, attributes)
-            ),
-        )
+        config = _config(script_location, version_table, schema, attributes)
+        _until_others_let_go(database, lambda: _run_revisions(database, config))
     prove_rows(database, _version(version_table, schema))
 
 
@@ -204,12 +198,8 @@ def _serves(found: str | None, script_location: str | Path) -> bool:
     ours = head(script_location)
     if found is None or found == ours or found in _revisions(script_location):
         return found == ours
-    _, _, oldest = found.partition(_SINCE)
-    return bool(oldest) and oldest <= _number(ours) < _number(found)
-
-
-def _number(revision: str) -> str:
-    return revision.partition(_SINCE)[0]
+    number, _, oldest = found.partition(_SINCE)
+    return bool(oldest) and oldest <= ours.partition(_SINCE)[0] < number
 
 
 def check(
@@ -319,8 +309,7 @@ def create_missing(*tables: Table) -> None:
     migration = op.get_context()
     offline = migration.as_sql
     for made in tables:
-        there = not offline and inspect(op.get_bind()).has_table(made.name, schema=made.schema)
-        if not there:
+        if offline or not inspect(op.get_bind()).has_table(made.name, schema=made.schema):
             migration.impl.create_table(made)  # with its indexes
             if migration.dialect.name == "mssql":
                 # Locks of thousands of rows would become a table lock, which nothing skips.
@@ -390,8 +379,7 @@ def _config(
 ) -> Config:
     from alembic.config import Config
 
-    own = {"version_table": version_table, "schema": schema}
-    config = Config(attributes={**attributes, **own})
+    config = Config(attributes={**attributes, "version_table": version_table, "schema": schema})
     # Alembic interpolates: it would take a percent sign in the path for a variable.
     config.set_main_option("script_location", str(folder_of(script_location)).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -429,25 +417,28 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
     with database.begin() as connection:  # on SQLite, BEGIN IMMEDIATE has already locked the file
         if database.dialect.name == "postgresql":
             _wait_for_postgresql_lock(connection, int.from_bytes(digest[:8], signed=True), what)
-            # It may be idle for hours, and a SELECT would hold a snapshot, for whose end the
-            # CONCURRENTLY build of an index would wait.
-            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         if database.dialect.name == "mssql":
             _wait_for_mssql_lock(connection, digest.hex(), what)
         yield connection
 
 
 def _wait_for_postgresql_lock(connection: Connection, key: int, what: str) -> None:
-    """Hold PostgreSQL's lock *key* until the transaction ends; this also works behind a pooler."""
-    waits = f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'; SET LOCAL statement_timeout = 0"
-    connection.exec_driver_sql(waits)
-    try:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
-    except OperationalError as error:
-        if classify(error) is not Failure.CONFLICT:
-            raise
-        raise _is_upgrading(what) from error
-    connection.exec_driver_sql("SET LOCAL lock_timeout = DEFAULT")
+    """Hold PostgreSQL's lock *key* until the transaction ends; this also works behind a pooler.
+
+    Nothing holds a snapshot meanwhile, as a statement that waits does: the CONCURRENTLY build of an
+    index waits for the end of all snapshots.
+    """
+    deadline = time.monotonic() + _LOCK_WAIT
+    while True:
+        is_held = connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({key})").scalar()
+        # It may be idle for hours; and the SELECT holds a snapshot until the next statement.
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        if is_held:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            return
+        if time.monotonic() > deadline:
+            raise _is_upgrading(what)
+        time.sleep(random.uniform(0.1, 0.5))
 
 
 def _wait_for_mssql_lock(connection: Connection, name: str, what: str) -> None:
