@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import pytest
 from alembic.script import ScriptDirectory
+from sqlalchemy import make_url, text
 
+from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import check, current, folder_of, head
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlTransport
 
 pytestmark = pytest.mark.installs
@@ -94,6 +98,36 @@ def test_several_revisions_are_refused_until_the_oldest_is_left(sqlite_url: str)
         persistence.install()
 
         persistence.check()
+
+
+@pytest.fixture(params=["postgres_url", "mysql_url"])
+def of_a_reader(request: pytest.FixtureRequest, unique: str) -> Iterator[str]:
+    """The URL of a user who may create nothing."""
+    url = make_url(request.getfixturevalue(request.param))
+    is_postgres = request.param == "postgres_url"
+    user = unique if is_postgres else f"{unique}@'%'"
+    created = f"ROLE {user} LOGIN" if is_postgres else f"USER {user} IDENTIFIED BY 'x'"
+    with closing(SqlPersistence(Database(url))) as owner:
+        with owner.database.begin() as connection:
+            connection.execute(text(f"CREATE {created}"))
+            if not is_postgres:
+                connection.execute(text(f"GRANT SELECT ON {url.database}.* TO {user}"))
+        yield url.set(username=unique, password="x").render_as_string(hide_password=False)
+        with owner.database.begin() as connection:
+            connection.execute(text(f"DROP {'ROLE' if is_postgres else 'USER'} {user}"))
+
+
+def test_a_user_who_may_not_create_tables_is_refused_with_the_remedy(
+    of_a_reader: str, unique: str, tmp_path: Path
+) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(f"sqlite:///{tmp_path}/queues.db")
+    config.use_persistence(of_a_reader, prefix=f"{unique}_")
+    config.enable_feature(TimeoutManager())
+    with closing(Endpoint(config)) as endpoint:
+        for use in (endpoint.install, endpoint.start):
+            with pytest.raises(SchemaMissing, match=r"denied .*run `timeoutmgr install` as "):
+                use()
 
 
 def test_an_older_revision_differs_from_a_newer_revision(sqlite_url: str) -> None:

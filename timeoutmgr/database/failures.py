@@ -153,7 +153,7 @@ def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
     return StorageConflict(f"a transaction in {where} lost against another: {_code_of(error)}")
 
 
-def is_right_missing(error: BaseException) -> bool:
+def is_right_missing(error: BaseException | None) -> bool:
     """Return whether the user lacks a permission for the statement of *error*."""
     return isinstance(error, exc.SQLAlchemyError) and _has_code(
         error, {"42501"}, _MYSQL_DENIED, _MSSQL_DENIED

@@ -46,10 +46,12 @@ from sqlalchemy.schema import CreateSchema
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import is_right_missing
 from timeoutmgr.database.indexes import LOCK_TIMEOUT, one_table_at_a_time
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.database.session_locks import applock
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageConflict, StorageUnavailable
+from timeoutmgr.message.redaction import on_one_line
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -97,8 +99,8 @@ def upgrade(
     created. A second run does nothing; of several processes, one works while the rest wait. A
     statement may run for any time, but waits for its locks no longer than other statements can wait
     for it; then the revision is run again. Every revision must be repeatable from its start. Raises
-    StorageUnavailable, and ConfigurationError if the database is newer than the code or fails the
-    proof.
+    StorageUnavailable, ConfigurationError if the database is newer than the code or fails the
+    proof, and SchemaMissing if its user may not change tables.
     """
     prove_server(database)
     if not _serves(current(database, version_table, schema), script_location):
@@ -122,6 +124,13 @@ def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
                 extra={"event": "upgrade_waits"},
             )
             time.sleep(random.uniform(0.1, 0.5))
+        except StorageUnavailable as error:
+            if not is_right_missing(error.__cause__):
+                raise
+            raise SchemaMissing(
+                f"tables are missing or too old, and this user may not change them: "
+                f"{on_one_line(error)}; run `timeoutmgr install` as their owner or an administrator"
+            ) from error
 
 
 def _run_revisions(database: Database, config: Config) -> None:
