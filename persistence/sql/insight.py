@@ -220,9 +220,7 @@ class StoreInsight(TimeoutQueries):
         """
         if by_type and not self._cuts_types:
             return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
-        is_cut = func.right(some.c.cut, 1) == "\\"
-        cut_or_all = case((is_cut, some.c.headers), else_=some.c.cut)
-        text = (cut_or_all if by_type else some.c.destination).label("value")
+        text = (_cut_or_all(some) if by_type else some.c.destination).label("value")
         numbers = select(text, func.count()).group_by(text)
         return {value: number for value, number in connection.execute(numbers)}
 
@@ -529,6 +527,10 @@ def _by_type(texts: Mapping[str, int]) -> Counter[str | None]:
     for text, count in texts.items():
         found[_type_in(text)] += count
     return found
+
+
+def _cut_or_all(some: Subquery) -> ColumnElement[str]:
+    return case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
 
 
 def _cut(stored: str) -> str:

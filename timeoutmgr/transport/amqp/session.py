@@ -85,8 +85,7 @@ class RabbitMQSession:
             arguments = self._arguments(connection, error_queue)
             for name in names:
                 if not topologies.has_queue(channel, name):
-                    # If another process was faster, with other arguments, leave its queue.
-                    with suppress(TopologyMismatch):
+                    with suppress(TopologyMismatch):  # another process was faster: leave its queue
                         topologies.declare_queue(channel, name, arguments)
                     reach("install.queue_declared")
             if self._exchanges.is_on:

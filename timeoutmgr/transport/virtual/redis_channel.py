@@ -134,10 +134,9 @@ class _QoS(redis.QoS):
         if not note:
             return True  # an entry of the index alone, which kombu removes
         _, exchange, queue = loads(note)  # type: ignore[no-untyped-call]  # as above
-        is_ours = not exchange and queue in {one[2] for one in self.channel.get_table(EXCHANGE)}
-        if not is_ours:
+        if exchange or queue not in {one[2] for one in self.channel.get_table(EXCHANGE)}:
             self._of_others.add(tag)
-        return is_ours
+        return tag not in self._of_others
 
     def _remove(self, tag: str) -> None:
         # Without kombu's transaction: a full Redis refuses every command in a transaction.
