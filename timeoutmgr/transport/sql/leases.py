@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -385,7 +386,7 @@ class LeaseRenewer:
         if self._thread is None:
             # A stopped thread that has not ended yet keeps its own event.
             self._stop = stop = threading.Event()
-            self._thread = begin_thread(lambda: self._run(stop), "timeoutmgr-lease-renewer")
+            self._thread = begin_thread(partial(self._run, stop), "timeoutmgr-lease-renewer")
 
     def remove(self, holder: Holder) -> None:
         """Stop renewing the leases of *holder*; twice is fine."""
