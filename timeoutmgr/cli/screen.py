@@ -137,7 +137,7 @@ class Screen(App[None]):
         bad = [each for each in readings if each.problem is not None]
         oldest = min((each.at for each in bad if each.at is not None), default=None)
         age = "no numbers yet" if oldest is None else f"numbers of {span(now - oldest)} ago"
-        lines = dict.fromkeys(f"{each.sort} {each.problem}" for each in bad)
+        lines = dict.fromkeys(f"{each.summary} {each.problem}" for each in bad)
         banner = self.query_one("#banner", Static)
         banner.display = bool(bad)
         banner.update(_text("; ".join([*lines, age])))

@@ -142,11 +142,11 @@ class Target(Protocol):
 
     def present(self, ids: Sequence[str]) -> set[str]:
         """Return the *ids* that the target has or had; only if ``knows_what_it_has``."""
-        raise NotImplementedError("a queue cannot be asked for an id")
+        raise TypeError("a queue cannot be asked for an id")
 
     def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
         """Return the positions of *timeouts* whose ids are used, here or by an earlier timeout."""
-        raise NotImplementedError("a queue cannot be asked for a message")
+        raise TypeError("a queue cannot be asked for a message")
 
     def shut(self, run_id: str) -> None:
         """Refuse further deliveries of the run by any process: after that, ``present`` is final."""

@@ -85,7 +85,7 @@ class _Savepoints:
 _SAVEPOINTS: Final[WeakKeyDictionary[Connection, _Savepoints]] = WeakKeyDictionary()
 
 
-def look_for_commits() -> None:
+def run_found_commits() -> None:
     """Do what waits for a commit that a connection has made since, although it stays open."""
     for found in _SAVEPOINTS.keyrefs():  # a list, to which other threads add nothing meanwhile
         connection = found()

@@ -16,7 +16,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 from timeoutmgr.testing.kit.clock import KitClock
-from timeoutmgr.testing.kit.commits import look_for_commits
+from timeoutmgr.testing.kit.commits import run_found_commits
 from timeoutmgr.testing.kit.messages import ObservedFailure, observed
 from timeoutmgr.testing.kit.transport import KitTransport
 from timeoutmgr.transport.delivery_policy import FailurePolicy
@@ -123,7 +123,7 @@ class KitWorker:
 
     def _arrange(self) -> None:
         """Let committed sends arrive, forget old ids, and store the next recurring runs."""
-        look_for_commits()
+        run_found_commits()
         if self._store is not None and self._clock.now() >= self._purge_at:
             self._store.purge()
             self._purge_at = self._clock.now() + _PURGE_EVERY
