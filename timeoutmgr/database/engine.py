@@ -708,16 +708,14 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         connection.isolation_level = None
         cursor = connection.cursor()
         deadline = time.monotonic() + settings.connect_timeout
-        while True:
+        while time.monotonic() < deadline:
             try:
                 cursor.execute("PRAGMA journal_mode = WAL")
                 break
             except Exception as error:
-                # Turning WAL on needs exclusive access to the file for a moment.
+                # WAL needs the file alone for a moment. If our caller has it, a later try succeeds.
                 if "locked" not in str(error):
                     raise
-                if time.monotonic() > deadline:
-                    break  # perhaps by our caller's own transaction; a later connection turns it on
                 time.sleep(random.uniform(0.001, 0.01))
         cursor.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
         cursor.execute(f"PRAGMA cache_size = -{settings.sqlite_cache_mb * 1024}")

@@ -14,6 +14,8 @@ from timeoutmgr.database.failures import is_read_only
 class _HasDescriptor(Protocol):
     """A connection of psycopg."""
 
+    info: Any
+
     def fileno(self) -> int: ...
 
 
@@ -80,10 +82,9 @@ def replace_unusable(engine: Engine) -> None:
 
 def is_interrupted(driver_connection: Any) -> bool:
     """Return whether the connection's last statement still has an answer to come."""
-    if isinstance(driver_connection, _HasSocket):
-        return driver_connection._sock is None  # PyMySQL has closed it
-    status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
-    return getattr(status, "name", "") == "ACTIVE"
+    if isinstance(driver_connection, _HasDescriptor):
+        return bool(driver_connection.info.transaction_status.name == "ACTIVE")
+    return isinstance(driver_connection, _HasSocket) and driver_connection._sock is None
 
 
 def descriptor_of(driver_connection: Any) -> int | None:
