@@ -49,7 +49,7 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
         Database.shared(here, pool_settings(given))  # the first caller's settings count
         tables = {name: given[name] for name in _TABLES if name in given}
         return tables if here == store else {"destinations": transport_from_url(here, **tables)}
-    led = {name: value for name, value in given.items() if _leads(name, value)}
+    led = {name: one for name, one in given.items() if _CHANGE_NO_SEND.get(name) not in (_ANY, one)}
     is_amqp = url.partition("://")[0].partition("+")[0] in _AMQP
     if is_amqp:
         _refuse("broker_transport_options", led)
@@ -58,10 +58,6 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
     # The app itself connects in this way, with the same password.
     options |= {"accept_loss": True, "allow_plaintext": True, **_tls(connection.ssl)}
     return {"destinations": transport_from_url(url, **options)}
-
-
-def _leads(name: str, value: object) -> bool:
-    return _CHANGE_NO_SEND.get(name) not in (_ANY, value)
 
 
 def _refuse(setting: str, options: Iterable[str]) -> None:

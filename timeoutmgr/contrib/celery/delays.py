@@ -40,14 +40,10 @@ from timeoutmgr.contrib.celery.tasks import (
     stamp_labels,
 )
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, check, installed, store
+from timeoutmgr.contrib.worker_dispatch import AWAY_ERRORS
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.errors import (
-    ConfigurationError,
-    ContentConflict,
-    StorageUnavailable,
-    TransportUnavailable,
-)
+from timeoutmgr.errors import ConfigurationError, ContentConflict
 from timeoutmgr.message.foreign import Foreign, finally_to, foreign_of
 from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
@@ -66,6 +62,7 @@ retry_over_time: Any = functional.retry_over_time  # has no annotations
 
 DELAYS: Final = "timeoutmgr_delays"
 """The attribute of an app that contains its DurableDelays."""
+_POLICY: Final = {"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 1}
 OnDuplicate: TypeAlias = Literal["add", "replace"]
 Result = TypeVar("Result")
 
@@ -215,8 +212,8 @@ class DurableDelays:
         in_block = self._inside.get() is not None or self._batch.get() is not None
         running = None if in_block else self.app.current_worker_task
         is_sent_by_a_worker = running is not None and not running.request.is_eager
-        is_away = isinstance(error, OperationalError)
-        return self._is_retry_of_a_running(task) or (is_away and is_sent_by_a_worker)
+        is_lost = is_sent_by_a_worker and isinstance(error, OperationalError)
+        return is_lost or self._is_retry_of_a_running(task)
 
     def _replaces(self, task: TaskMessage) -> bool:
         return self._on_duplicate == "replace" and not task.retries
@@ -245,11 +242,8 @@ class DurableDelays:
         if replaces := self._replaces(task):
             message_id = self._insist(lambda: self._replaceable(saga_of(task.id)), retry, policy)
         else:
-            message_id = task.message_id(
-                task.headers[RUN],
-                is_delayed=is_delayed,
-                retried_eta=None if retried is None else retried.eta,
-            )
+            eta = None if retried is None else retried.eta
+            message_id = task.message_id(task.headers[RUN], is_delayed=is_delayed, retried_eta=eta)
         to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)
         if task.retries:
             # A retry raises an exception and so ends its block, but must not be dropped with it. A
@@ -287,20 +281,12 @@ class DurableDelays:
 
     def _insist(self, call: Callable[[], Result], retry: Any = True, policy: Any = None) -> Result:
         """Return the result of *call*; repeat it while the store is away."""
-        given = {**(self.app.conf.task_publish_retry_policy or {}), **(policy or {})}
-        retries = given.get("max_retries", 3) if retry is not False else 0
+        known = _POLICY | (self.app.conf.task_publish_retry_policy or {}) | (policy or {})
+        given = known if retry is not False else {**known, "max_retries": 0}
+        limits = {name: given[name] for name in _POLICY}
         try:
-            if retries == 0:
-                return call()
-            result: Result = retry_over_time(
-                call,
-                (StorageUnavailable, TransportUnavailable),
-                max_retries=retries,
-                interval_start=given.get("interval_start", 0),
-                interval_step=given.get("interval_step", 0.2),
-                interval_max=given.get("interval_max", 1),
-            )
-        except (StorageUnavailable, TransportUnavailable) as error:
+            result: Result = retry_over_time(call, AWAY_ERRORS, **limits)
+        except AWAY_ERRORS as error:
             # Programs of Celery expect this error of a broker that is away.
             raise OperationalError(str(error)) from error
         return result
@@ -401,7 +387,11 @@ class DurableDelays:
         """
         if (session is None) is (using is None):
             raise ConfigurationError("inside expects either a session or using=, the alias")
-        token = self._inside.set(session if using is None else _of_django(using))
+        if using is not None:
+            from timeoutmgr.contrib.django.transactions import require_open
+
+            session = require_open(using)
+        token = self._inside.set(session)
         try:
             yield
         finally:
@@ -601,12 +591,6 @@ def _place(connection: Any) -> tuple[Any, ...]:
     return connection.transport_cls, *host
 
 
-def _of_django(using: str) -> CallerSession:
-    from timeoutmgr.contrib.django.transactions import require_open
-
-    return require_open(using)
-
-
 def _numbered_id(saga: str, number: int) -> str:
     """Return an id of a task that may be replaced: the first, or another after *number* uses."""
     name = f"replaceable-{number}" if number else "replaceable"
@@ -623,9 +607,8 @@ def _task_headers(timeout: Timeout) -> dict[str, Any]:
 
 
 def _delayed_task(timeout: Timeout) -> DelayedTask:
-    headers = _task_headers(timeout)
-    if "task" not in headers:  # protocol 1: everything is in the body, which is never decoded
-        headers = {}
+    known = _task_headers(timeout)
+    headers = known if "task" in known else {}  # protocol 1: all is in the body, never decoded
     return DelayedTask(
         id=str(headers.get("id") or timeout.saga_id),
         name=str(headers.get("task") or (*enclosed_types(timeout.message), "")[0]),

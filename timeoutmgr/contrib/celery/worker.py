@@ -9,7 +9,6 @@ from celery import bootsteps
 
 from timeoutmgr.contrib.celery.delays import delays_of
 from timeoutmgr.contrib.worker_dispatch import AWAY_ERRORS, WorkerDispatch
-from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         try:
-            self._endpoint: Endpoint = delays_of(worker.app).endpoint
+            self._endpoint = delays_of(worker.app).endpoint
         except AWAY_ERRORS as error:
             logger.warning(
                 "worker makes the endpoint of its delays at the first delayed task, since a server "
@@ -55,9 +54,7 @@ class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is 
         """Stop the endpoint: tasks on their way are finished, all others stay stored."""
         self._dispatch.stop()
 
-    def terminate(self, worker: Any) -> None:
-        """Stop the endpoint."""
-        self.stop(worker)
+    terminate = stop
 
 
 class TakeoverStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
