@@ -69,14 +69,18 @@ class CriticalErrors(ThreadSafe):
         with self._lock:
             if self.raised is None:
                 self.raised = (error, exception)
-            self._latched.append((error, exception))
-            self._spawn()
+            if self._stop is None:
+                self._latched.append((error, exception))
+                return
+            self._spawn(error, exception, self._stop)
 
     def started(self, stop: Callable[[], None]) -> None:
         """Report the kept errors, and from now on each error at once; *stop* ends the endpoint."""
         with self._lock:
             self._stop = stop
-            self._spawn()
+            kept, self._latched = self._latched, []
+            for error, exception in kept:
+                self._spawn(error, exception, stop)
 
     def report_kept(self) -> None:
         """Report in this thread, which has no locks, errors that found no thread of their own."""
@@ -100,17 +104,13 @@ class CriticalErrors(ThreadSafe):
             if thread is not threading.current_thread():
                 thread.join(timeout)
 
-    def _spawn(self) -> None:
-        """Report the kept errors in threads; without a thread, leave them to ``report_kept``."""
+    def _spawn(self, error: str, exception: BaseException, stop: Callable[[], None]) -> None:
+        context = CriticalErrorContext(error, exception, stop)
         self._threads = [other for other in self._threads if other.is_alive()]
-        while self._stop is not None and self._latched:
-            context = CriticalErrorContext(*self._latched[0], self._stop)
-            try:
-                thread = begin_thread(partial(self._run, context), "timeoutmgr-critical")
-            except RuntimeError:  # the system has no more threads
-                return
-            self._threads.append(thread)
-            del self._latched[0]
+        try:
+            self._threads.append(begin_thread(partial(self._run, context), "timeoutmgr-critical"))
+        except RuntimeError:  # the system has no more threads: the watchdog reports it
+            self._latched.append((error, exception))
 
     def _run(self, context: CriticalErrorContext) -> None:
         fields = {"event": "critical_error"}

@@ -73,8 +73,8 @@ MUTANTS = (
         78,
         _CRITICAL,
         (
-            "CriticalErrorContext(error, exception, stop)",
-            "CriticalErrorContext(str(exception), exception, stop)",
+            "context = CriticalErrorContext(error, exception, stop)",
+            "context = CriticalErrorContext(str(exception), exception, stop)",
         ),
         f"{_CRITICAL_TESTS}::test_a_hook_gets_error_exception_and_stop",
         name="a hook gets the exception for the sentence",
@@ -82,7 +82,10 @@ MUTANTS = (
     breaks(
         79,
         _CRITICAL,
-        ("kept, self._latched = self._latched, []", "kept = self._latched"),
+        (
+            "kept, self._latched = self._latched, []\n            for",
+            "kept = list(self._latched)\n            for",
+        ),
         f"{_CRITICAL_TESTS}::test_each_error_before_the_start_reaches_the_hooks_once_after_it",
         name="an early error is told at every start",
     ),
