@@ -173,7 +173,7 @@ def test_a_report_that_is_lost_after_the_run_was_shown_before(filled: Filled) ->
 
     assert ended.exit_code == 1
     assert read(ended)["runs"][0]["new"] == 3
-    assert "--report /dev/full could not be written (No space left on device)" in ended.stderr
+    assert "--report /dev/full cannot be written (No space left on device)" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import click
 
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.database.places import sync_path
+from timeoutmgr.errors import ConfigurationError
 
 
 class Unwritten(click.ClickException):
@@ -85,7 +87,7 @@ class _NewFile:
             self._file.flush()
             if self._is_new:
                 os.fsync(self._file.fileno())
-                _sync_folder(self._path.absolute().parent)
+                sync_path(self._path.absolute().parent)
         self._is_saved = True
 
     def close(self) -> None:
@@ -104,15 +106,6 @@ class _NewFile:
                 f"({error.strerror or error}), and nothing is changed; make room, or name a file "
                 "elsewhere"
             ) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the names in *folder*, which then survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_standard_output(path: Path) -> bool:
@@ -135,15 +128,14 @@ def _opened(option: str, path: Path, mode: str) -> IO[str]:
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[str]]:
     """Open the new content of *path*; remove the file if it is not written to its end."""
-    file = path.open("w", newline="", encoding="utf-8")
+    file = None
     try:
-        with file:
+        with path.open("w", newline="", encoding="utf-8") as file:
             yield file
-    except OSError:
-        if path.is_file():  # otherwise a pipe, or a device
-            with suppress(OSError):
-                path.unlink()
-        raise
+    except OSError as error:
+        if file is not None and path.is_file():  # otherwise a pipe, or a device
+            path.unlink()
+        raise ConfigurationError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
 def require_writable(option: str, path: Path | None) -> None:

@@ -58,6 +58,15 @@ def make_private(path: Path) -> None:
             os.mknod(path, stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR)
 
 
+def sync_path(path: Path) -> None:
+    """Return when the file *path*, or the names in that folder, would outlast a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _file_system(folder: Path) -> str:
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")

@@ -343,10 +343,10 @@ def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
     try:
         with written_whole(path) as file:
             file.write(json.dumps({"runs": documents}, indent=2) + "\n")
-    except OSError as error:
+    except ConfigurationError as error:
         output.print_error(
-            f"error: the timeouts were moved, but --report {path} could not be written "
-            f"({error.strerror}); the output has the report, and `timeoutmgr migrate status` too"
+            f"error: the timeouts were moved, but --report {error}; the output has the report, and "
+            "`timeoutmgr migrate status` too"
         )
         return False
     return True

@@ -1,5 +1,6 @@
 """``timeoutmgr pipeline forecast``: due messages over time."""
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.cli.written_files import require_writable
+from timeoutmgr.cli.written_files import require_writable, written_whole
 from timeoutmgr.pipeline.options import ForecastOptions
 
 
@@ -41,9 +42,11 @@ def forecast(
     given = jobs.job_options(ForecastOptions, options, stores=jobs.store_names(shared, store))
     report = run(given, clock=SystemClock(), progress=jobs.progress(shared))
     if out is not None:
-        jobs.write_table(out, report.lines())
+        with written_whole(out) as file:
+            csv.writer(file).writerows(report.lines())
     if html is not None:
-        jobs.write_page(html, forecast_page(report))
+        with written_whole(html) as file:
+            file.write(forecast_page(report))
     document = report.document()
     shared.show(document, lambda: _print(document))
 

@@ -11,7 +11,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.cli.written_files import require_writable
+from timeoutmgr.cli.written_files import require_writable, written_whole
 from timeoutmgr.pipeline.options import LatenessOptions
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **optio
     with jobs.spark(shared, options, given.stores, [given.archive]) as session:
         report = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
     if html is not None:
-        jobs.write_page(html, lateness_page(report))
+        with written_whole(html) as file:
+            file.write(lateness_page(report))
     shared.show(report.document(), lambda: _print(report))
     return Exit.FINDINGS if report.broken else Exit.OK
 

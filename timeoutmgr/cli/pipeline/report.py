@@ -11,7 +11,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.cli.written_files import require_writable
+from timeoutmgr.cli.written_files import require_writable, written_whole
 from timeoutmgr.pipeline.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options
     with jobs.spark(shared, options, given.stores, [given.archive]) as session:
         found = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
     if html is not None:
-        jobs.write_page(html, report_page(found))
+        with written_whole(html) as file:
+            file.write(report_page(found))
     shared.show(found.document(), lambda: _print(found))
     return Exit.FINDINGS if found.verdicts.is_broken else Exit.OK
 

@@ -1,10 +1,9 @@
 """Helpers that the pipeline's commands share: options of jobs, Spark, stores, and progress."""
 
-import csv
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, Field, replace
 from datetime import datetime, timedelta
@@ -17,7 +16,6 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, Instant, Pair, added, by_name, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
-from timeoutmgr.cli.written_files import written_whole
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.options import check_value, declared_fields
 from timeoutmgr.pipeline.spark.session import SessionOptions
@@ -131,24 +129,6 @@ of_stores: Final = option(
 def store_names(shared: Shared, given: Sequence[str]) -> tuple[str, ...]:
     """Return the names of all given stores, or of the endpoint's own store."""
     return tuple(store_name(shared, one) for one in given) or (store_name(shared, None),)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write an HTML page to *path*; raise ConfigurationError if that is impossible."""
-    try:
-        with written_whole(path) as file:
-            file.write(page)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write the page {path}: {error}") from error
-
-
-def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
-    """Write *lines* to *path* as CSV; raise ConfigurationError if that is impossible."""
-    try:
-        with written_whole(path) as file:
-            csv.writer(file).writerows(lines)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write the table {path}: {error}") from error
 
 
 def store_name(shared: Shared, given: str | None) -> str:

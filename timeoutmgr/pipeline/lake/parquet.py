@@ -28,6 +28,7 @@ from pyarrow.fs import LocalFileSystem
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
+from timeoutmgr.database.places import sync_path
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake.table import (
@@ -225,7 +226,7 @@ class ParquetHistory:
         old = [path for path in self._states() if path.stat().st_mtime < before]
         if not old:
             return
-        _sync(self._manifests)
+        sync_path(self._manifests)
         earlier = [*self._manifests.glob("*.json"), *old]
         for path in sorted(path for path in earlier if path.stem < old[-1].stem):
             path.unlink(missing_ok=True)
@@ -274,7 +275,7 @@ class ParquetHistory:
         # After its commit, an erasure removes earlier files that are not committed yet.
         except FileNotFoundError as error:
             raise self._conflict(added) from error
-        _sync(self._manifests)
+        sync_path(self._manifests)
         self.refresh()
         if self._version and self._version % _STATE_EVERY == 0:
             self._write_state()
@@ -316,7 +317,7 @@ class ParquetHistory:
         ours = {one for one in folders if one.is_relative_to(self._folder)} | {self._folder}
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
             for paths in (files, [*ours]):
-                list(threads.map(_sync, paths))
+                list(threads.map(sync_path, paths))
 
     def _link(self, document: dict[str, Any], target: Path) -> None:
         """Link the manifest *document* to *target*; raise FileExistsError if that exists."""
@@ -377,21 +378,11 @@ def _dump(document: dict[str, Any], path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _loaded(path: Path) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         found = json.loads(path.read_text())
         if {*found} == {"added", "removed", "marks"}:
             return dict(found)
-    except ValueError:
-        pass
     raise ConfigurationError(
         f"{path} is not a manifest of a history table that this version of timeoutmgr reads; use "
         "the version that wrote it, or restore it"
