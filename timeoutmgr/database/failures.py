@@ -143,8 +143,8 @@ def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
             f"{where} refuses the connection: {_code_of(error)}; correct user, password and "
             "database in its URL, or the user's rights on the server"
         )
-    known = str(error.orig) if isinstance(error, exc.DBAPIError) else ""
-    hint = next((hint for text, hint in _HINTS.items() if text in known.lower()), "")
+    known = str(_cause(error)).lower()
+    hint = next((hint for text, hint in _HINTS.items() if text in known), "")
     return StorageUnavailable(f"{where} cannot be used now: {_code_of(error)}{hint}")
 
 
@@ -184,8 +184,12 @@ def is_login_refused(error: BaseException | None) -> bool:
     return _POSTGRESQL_LOGIN_TEXT.search(str(error.orig)) is not None
 
 
+def _cause(error: BaseException) -> BaseException | None:
+    return error.orig if isinstance(error, exc.DBAPIError) else None
+
+
 def _code_of(error: exc.SQLAlchemyError) -> str:
-    cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
+    cause = _cause(error) or error
     return f"{type(cause).__name__}: {cause}"
 
 
@@ -208,18 +212,18 @@ def _has_code(
 
 
 def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
-    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    cause = _cause(error)
     return getattr(cause, "sqlstate", None)
 
 
 def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
-    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    cause = _cause(error)
     args = cause.args if cause is not None and not _is_of_mssql(cause) else ()
     return args[0] if args and isinstance(args[0], int) else None
 
 
 def _mssql_number(error: exc.SQLAlchemyError) -> int | None:
-    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    cause = _cause(error)
     args = cause.args if cause is not None and _is_of_mssql(cause) else ()
     # The driver gives number and text, for a failed connection inside another tuple.
     given = args[0] if args and isinstance(args[0], tuple) else args

@@ -46,17 +46,15 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
         record.info[replace_closed] = True
         try:
             # A notice or a session ticket of TLS is not the end.
-            is_open = not has_something_to_read(
-                descriptor_of(connection)
-            ) or engine.dialect.do_ping(connection)
-            for check in checks if is_open else ():
+            is_asked = has_something_to_read(descriptor_of(connection))
+            if is_asked and not engine.dialect.do_ping(connection):
+                raise engine.dialect.loaded_dbapi.OperationalError("the server closed it")
+            for check in checks:
                 check(connection, record.info, is_new)
         except engine.dialect.loaded_dbapi.Error as error:
             if is_new:
                 raise  # the pool would end its tries in an error that shows no cause
             raise exc.InvalidatePoolError("the server closed it") from error
-        if not is_open:
-            raise exc.InvalidatePoolError("the server closed it")
 
 
 def replace_unusable(engine: Engine) -> None:
