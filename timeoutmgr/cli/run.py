@@ -120,11 +120,9 @@ def _report(line: socket.socket, how: dict[str, object]) -> None:
 
 
 def _await_end(line: socket.socket, asked: threading.Event) -> None:
-    try:
+    with suppress(OSError):  # closed at our own end: the process ends anyway
         while line.recv(1):
             pass
-    except OSError:
-        pass  # closed at our own end: the process ends anyway
     asked.set()
 
 
@@ -407,10 +405,8 @@ class Child:
         """Return the state of the process, for the health file."""
         said: object = None
         if self._health_file is not None:
-            try:
+            with suppress(OSError, ValueError):  # the process has not written it yet, or died
                 said = json.loads(self._health_file.read_text())
-            except (OSError, ValueError):
-                said = None  # the process has not written it yet, or died
         pid = None if self._process is None else self._process.pid
         return {
             "number": self.number,
@@ -423,15 +419,9 @@ class Child:
         if self._line is None:
             return
         line, self._line = self._line, None
-        with line:
-            try:
-                text = line.recv(65_536)
-            except OSError:
-                text = b""
-        try:
-            report = json.loads(text) if text else {}
-        except ValueError:
-            report = {}  # the process was killed while it wrote
+        report: dict[str, str] = {}
+        with line, suppress(OSError, ValueError):  # the process was killed, before it wrote or then
+            report = json.loads(line.recv(65_536))
         self.by_itself = bool(report.get("by_itself"))
         self.critical = report.get("critical") or self.critical
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol, runtime_checkable
 
 SHORTEST: Final = 5.0
@@ -120,8 +120,6 @@ class Answering(Protocol):
 
 def _shut_down(descriptor: int) -> None:
     """Shut down a socket on which another thread waits; that thread sees the end of the stream."""
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as same:
-            same.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # the server has already shut it down, or its user has closed it
+    # The server may have shut it down already, or its user may have closed it.
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
+        same.shutdown(socket.SHUT_RDWR)

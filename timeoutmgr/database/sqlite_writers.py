@@ -231,8 +231,7 @@ class SqliteWriters:
 
 def file_at(names: Iterable[str | Path]) -> tuple[int, int] | None:
     """Return device and inode of the file that has all *names* now, or None."""
-    try:
+    found = set[tuple[int, int]]()
+    with suppress(OSError):
         found = {(each.st_dev, each.st_ino) for each in map(os.stat, names)}
-    except OSError:
-        return None
     return found.pop() if len(found) == 1 else None

@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -114,10 +115,8 @@ class Rules:
             await self._change_or(size / rate)
 
     async def _change_or(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return
 
 
 PIECE: Final = 16 * 1024
@@ -328,11 +327,9 @@ class Link:
 
 async def _read_away(kept: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    try:
+    with suppress(OSError):  # reset: that is an end too
         while await loop.sock_recv(kept, PIECE):
             continue
-    except OSError:
-        return  # a reset is an end, too
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

@@ -128,27 +128,24 @@ def _remove_probe(channel: Any, queue: str) -> None:
 
 def has_queue(channel: Any, name: str) -> bool:
     """Return whether the queue *name* exists."""
-    try:
+    with suppress(ResourceLocked):  # another connection declared it as exclusive
         return message_count(channel, name) is not None
-    except ResourceLocked:
-        return True  # another connection declared it as exclusive
+    return True
 
 
 def message_count(channel: Any, name: str) -> int | None:
     """Return how many messages *name* holds, or None if there is no such queue."""
-    try:
+    with suppress(NotFound):  # the broker closed the channel over it; py-amqp has opened it again
         return int(channel.queue_declare(name, passive=True).message_count)
-    except NotFound:
-        return None  # the broker closed the channel over it, and py-amqp has opened it again
+    return None
 
 
 def has_exchange(channel: Any, name: str) -> bool:
     """Return whether the exchange *name* exists."""
-    try:
+    with suppress(NotFound):
         channel.exchange_declare(name, "", passive=True)
-    except NotFound:
-        return False
-    return True
+        return True
+    return False
 
 
 @contextmanager
