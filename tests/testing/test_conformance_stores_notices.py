@@ -22,6 +22,10 @@ class Early(Store):
     def claim(self, now, limit, owner, **options):
         return super().claim(now + 1, limit, owner, **options)
 
+class Hasty(Store):
+    def claim(self, now, limit, owner, *, ahead=0, **options):
+        return super().claim(now, limit, owner, ahead=1_000 * ahead, **options)
+
 class Certain(Store):
     def reschedule(self, timeout_id, due):
         answer = super().reschedule(timeout_id, due)
@@ -92,6 +96,7 @@ class Suite(StoreConformance):
 """
 NOTICED = {
     "Early": "test_a_rescheduled_timeout_leaves_at_its_new_time_only",
+    "Hasty": "test_a_claim_leaves_out_later_keys_and_returns_the_next_due_time",
     "Certain": "test_leaving_without_close_frees_timeouts_and_leaves_them_maybe_sent",
     "Confident": "test_outcomes_may_be_mixed",
     "Released": "test_a_timeout_of_an_order_that_perhaps_was_sent_is_maybe_sent",

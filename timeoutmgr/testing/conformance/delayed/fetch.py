@@ -70,17 +70,6 @@ class DelayedAttempts(DelayedSuite):
 
         assert (early, ids(fetched(store, clock))) == ([], ["a"])
 
-    def test_a_failure_counts_after_the_fetch_ended_without_removal(
-        self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
-    ) -> None:
-        put(store, timeout("a", now - 2))
-
-        with store.transaction() as transaction:
-            [one] = fetch(store, clock, transaction)
-        store.increment_failure_count(one, now - 1)
-
-        assert [each.attempts for each in fetched(stores(), clock)] == [1]
-
 
 class DelayedFetch(DelayedSuite):
     """``transaction``, ``fetch_next_due_timeout``, ``fetch_due`` and ``next``."""

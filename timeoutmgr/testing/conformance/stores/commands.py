@@ -25,7 +25,6 @@ from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     StoreSuite,
     drain,
-    ids,
     outcomes,
     pending,
     store_and_claim,
@@ -214,14 +213,3 @@ class CommandCases(StoreSuite):
         store.cancel("a")
 
         assert store.statistics().outcomes.get("cancelled") == 1
-
-    def test_a_cancel_leaves_the_rest_of_a_claim(self, store: TimeoutStore, now: Micros) -> None:
-        chunk = store_and_claim(store, now, 2, timeout("a", now - 2), timeout("b", now - 1))
-        store.cancel("a")
-
-        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
-            assert ids(list(locked.timeouts)) == ["b"]
-            locked.close(outcomes(chunk.keys, now))
-
-        assert store.find("a") == (TimeoutState.CANCELLED, None)
-        assert store.find("b") == (TimeoutState.DISPATCHED, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.contracts import CancelResult, TimeoutState, TimeoutStore
+from timeoutmgr.contracts import CancelResult, TimeoutState
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
@@ -23,16 +23,6 @@ from timeoutmgr.testing.conformance.stores.suite import (
 
 class TimeoutInsertion(StoreSuite):
     """``store_many`` and ``find``."""
-
-    def test_a_cancelled_timeout_is_not_stored_again(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
-        store.store_many([timeout("a", now)])
-        store.cancel("a")
-
-        store.store_many([timeout("a", now)])
-
-        assert store.find("a") == (TimeoutState.CANCELLED, None)
 
     @pytest.mark.parametrize(("one", "other"), NAMES)
     def test_endpoints_and_sagas_that_differ_by_a_byte_are_distinct(

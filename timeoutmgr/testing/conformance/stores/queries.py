@@ -59,14 +59,7 @@ class QueryCases(StoreSuite):
 
         assert "".join(one.id for one in store.list(which)) == FILTERS[which]
         assert store.count(which) == len(FILTERS[which])
-
-    @pytest.mark.parametrize("which", FILTERS, ids=range(len(FILTERS)))
-    def test_bounded_queries_answer_exactly_for_few_rows(
-        self, store: TimeoutStore, which: TimeoutFilter
-    ) -> None:
-        store.store_many(_FOUR)
-
-        if isinstance(store, Insight):
+        if isinstance(store, Insight):  # its bounds are more than few rows
             assert store.count_in_bounds(which) == Count(len(FILTERS[which]))
             page = store.list_in_bounds(which)
             assert "".join(one.id for one in page.timeouts) == FILTERS[which]

@@ -246,19 +246,13 @@ class TimeoutRepeats(StoreSuite):
 
         assert kinds(store, first, other) == [RepeatKind.DUPLICATE, RepeatKind.CONFLICT]
 
-    def test_a_message_sent_behind_its_replacement_is_a_conflict(
+    def test_a_message_of_the_instant_of_a_replacement_is_a_conflict(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([replacement("a", now, now - SECOND, body=b"replacement")])
+        store.store_many([replacement("a", now, now - SECOND, body=b"one")])
+        other = replacement("a", now, now - SECOND, body=b"other")
 
-        assert kinds(store, _overtaken(now, b"later")) == [RepeatKind.CONFLICT]
-
-    def test_a_replacement_of_the_same_instant_is_a_conflict(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
-        store.store_many([replacement("a", now, now, body=b"one")])
-
-        assert kinds(store, replacement("a", now, now, body=b"other")) == [RepeatKind.CONFLICT]
+        assert kinds(store, other, _overtaken(now, b"later")) == [RepeatKind.CONFLICT] * 2
 
     def test_a_replacement_reopens_no_closed_id(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now)])
@@ -270,9 +264,10 @@ class TimeoutRepeats(StoreSuite):
             replacement("a", now, now),
             replacement("a", now, now, body=b"other"),
             replacement("b", now, now, body=b"other"),
+            timeout("b", now),
         )
 
-        assert found == [RepeatKind.DUPLICATE, RepeatKind.CONFLICT, RepeatKind.CONFLICT]
+        assert found == ["duplicate", "conflict", "conflict", "duplicate"]
         assert store.count(ALL) == 0
 
     def test_a_replacement_of_a_locked_timeout_is_too_late(
