@@ -1,4 +1,4 @@
-"""Messages that wait for the commit of the user's session."""
+"""Messages that wait for the commit of a session of the user's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def on_commit(session: CallerSession, action: Callable[[], None]) -> None:
     """Call *action* once *session* has committed, and never if it rolls back.
 
-    The session's own commit counts, even inside an outer transaction that a test rolls back later.
-    Raises Unsupported for a driver's own connection, and CombinationRefused.
+    A session counts by itself: many tests keep it inside a transaction that they roll back. Raises
+    Unsupported for a driver's own connection, and CombinationRefused.
     """
     require_endpoint_of(session, on_loop=False)
     if isinstance(session, scoped_session):
@@ -85,7 +85,7 @@ class _Savepoints:
 _SAVEPOINTS: Final[WeakKeyDictionary[Connection, _Savepoints]] = WeakKeyDictionary()
 
 
-def run_found_commits() -> None:
+def act_on_commits() -> None:
     """Do what waits for a commit that a connection has made since, although it stays open."""
     for found in _SAVEPOINTS.keyrefs():  # a list, to which other threads add nothing meanwhile
         connection = found()
@@ -97,7 +97,7 @@ _KEY = "timeoutmgr_kit"
 
 
 class _WaitingActions:
-    """The actions that wait for one session, each with its transaction."""
+    """The actions that wait on one session, each with the transaction that it belongs to."""
 
     def __init__(self) -> None:
         self.actions: list[tuple[SessionTransaction | None, Callable[[], None]]] = []
