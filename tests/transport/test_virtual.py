@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -687,6 +688,21 @@ def test_a_missing_redis_raises_transport_unavailable() -> None:
 
     assert "sesame" not in str(caught.value)
     assert "***" in transport.describe()
+
+
+@pytest.mark.parametrize(
+    ("url", "package"), [("azureservicebus://x:y@z", "azure"), ("gcpubsub://projects/x", "google")]
+)
+def test_a_package_of_a_broker_that_is_not_installed_is_refused_with_its_extra(
+    url: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with (
+        closing(KombuTransport(url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+        pytest.raises(ConfigurationError, match=rf"pip install 'kombu\[{url.partition(':')[0]}\]'"),
+    ):
+        session.ping()
 
 
 def test_a_channel_of_kombu_would_put_a_message_back_with_its_body() -> None:

@@ -316,9 +316,8 @@ def create_missing(*tables: Table) -> None:
     from alembic import op
 
     migration = op.get_context()
-    offline = migration.as_sql
     for made in tables:
-        if offline or not inspect(op.get_bind()).has_table(made.name, schema=made.schema):
+        if migration.as_sql or not inspect(op.get_bind()).has_table(made.name, schema=made.schema):
             migration.impl.create_table(made)  # with its indexes
             if migration.dialect.name == "mssql":
                 # Locks of thousands of rows would become a table lock, which nothing skips.
@@ -337,8 +336,7 @@ def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
     """Add missing *columns* to the table *made*; for use in a revision."""
     from alembic import op
 
-    offline = op.get_context().as_sql
-    there = set() if offline else _columns(made)
+    there = set() if op.get_context().as_sql else _columns(made)
     for one in columns:
         if one.name not in there:
             with one_table_at_a_time():

@@ -174,13 +174,8 @@ class KombuTransport:
     @cached_property
     def _redis_transport(self) -> type:
         """The transport class for Redis, alone or behind sentinels."""
-        try:
-            from timeoutmgr.transport.virtual.redis_channel import raw_redis_transport
-        except (ImportError, AttributeError) as error:  # without redis, kombu raises either
-            raise ConfigurationError(
-                f"the transport {self.describe()} needs the redis client: "
-                "pip install 'kombu[redis]'"
-            ) from error
+        from timeoutmgr.transport.virtual.redis_channel import raw_redis_transport
+
         by_sentinels = self._url.startswith("sentinel")
         return raw_redis_transport(self.unanswered, self._heartbeats, by_sentinels=by_sentinels)
 
@@ -219,13 +214,20 @@ class KombuTransport:
             # kombu would connect to sentinels without TLS, and, given options, without time-outs.
             to_sentinels = {"ssl": True, **tls, **waits} if tls else waits
             options["sentinel_kwargs"] = to_sentinels | options.get("sentinel_kwargs", {})
-        return kombu_connection(
-            ";".join(self._link.urls) if self._link else self._url,
-            connect_timeout=connect_timeout,
-            transport_options=options,
-            transport=self._redis_transport if self._family is Family.REDIS else None,
-            ssl=tls,
-        )
+        is_redis = self._family is Family.REDIS
+        try:
+            return kombu_connection(
+                ";".join(self._link.urls) if self._link else self._url,
+                connect_timeout=connect_timeout,
+                transport_options=options,
+                transport=self._redis_transport if is_redis else None,
+                ssl=tls,
+            )
+        except (ImportError, AttributeError) as error:  # without redis, kombu raises either
+            extra = "redis" if is_redis else urlsplit(self._url).scheme
+            raise ConfigurationError(
+                f"the transport {self.describe()} needs a package: pip install 'kombu[{extra}]'"
+            ) from error
 
 
 def _link(url: str, family: Family, settings: KombuSettings) -> BrokerLink | None:
