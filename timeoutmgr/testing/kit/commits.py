@@ -1,4 +1,4 @@
-"""Messages that wait for the commit of a session of the user's."""
+"""Messages that wait for the commit of the user's session."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def on_commit(session: CallerSession, action: Callable[[], None]) -> None:
     """Call *action* once *session* has committed, and never if it rolls back.
 
-    A session counts by itself: many tests keep it inside a transaction that they roll back. Raises
-    Unsupported for a driver's own connection, and CombinationRefused.
+    The session's own commit counts, even inside an outer transaction that a test rolls back later.
+    Raises Unsupported for a driver's own connection, and CombinationRefused.
     """
     require_endpoint_of(session, on_loop=False)
     if isinstance(session, scoped_session):
@@ -97,7 +97,7 @@ _KEY = "timeoutmgr_kit"
 
 
 class _WaitingActions:
-    """The actions that wait on one session, each with the transaction that it belongs to."""
+    """The actions that wait for one session, each with its transaction."""
 
     def __init__(self) -> None:
         self.actions: list[tuple[SessionTransaction | None, Callable[[], None]]] = []

@@ -1,4 +1,4 @@
-"""The work of an endpoint in the calling thread: its own steps, one message at a time."""
+"""The work of an endpoint in the calling thread: the endpoint's own steps, message by message."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ from timeoutmgr.transport.pump import Pump
 from timeoutmgr.transport.work import Work
 
 MOST_AT_ONE_INSTANT: Final = 100_000
-"""Messages that are handled while the clock stands; more are taken for an endless loop."""
+"""Maximum messages handled at one instant of the clock; more count as an endless loop."""
 _CLAIMED_TOGETHER: Final = 1_000_000
 _PURGE_EVERY: Final[Micros] = 1_800_000_000
 """The half hour of an endpoint's housekeeping."""
 
 
 class KitWorker:
-    """Stores, polls, dispatches and handles; the next message only when the last is settled."""
+    """Stores, polls, dispatches and handles; settles each message before it takes the next."""
 
     def __init__(self, parts: AssembledEndpoint, transport: KitTransport, clock: KitClock) -> None:
         self._name = parts.settings.name
@@ -64,14 +64,14 @@ class KitWorker:
 
     @property
     def failures(self) -> list[ObservedFailure]:
-        """The messages in the error queue, in their order."""
+        """The messages in the error queue, in order."""
         return [
             ObservedFailure(observed(one.message, self._name), self._failed.error_of(one))
             for one in self._transport.queues.get(self._error_queue, ())
         ]
 
     def next_due(self) -> Micros | None:
-        """Return the earliest due time that is stored, or at which a run was cancelled."""
+        """Return the earliest stored due time, including the due times of cancelled runs."""
         self.store()
         if self._store is None:
             return None
@@ -81,7 +81,7 @@ class KitWorker:
     def store(self) -> None:
         """Store all messages that wait for the timeout manager, and the next recurring runs.
 
-        While another thread works this does nothing: that thread stores them.
+        Do nothing while another thread works: that thread stores them.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -91,7 +91,7 @@ class KitWorker:
                 self._lock.release()
 
     def work(self, failed: Callable[[ObservedFailure], None]) -> None:
-        """Handle all messages that are there or due; call *failed* with each failure at once."""
+        """Handle all messages that wait or are due; call *failed* after each failure."""
         is_awaited = self._coroutines is not None and self._coroutines.is_here()
         if is_awaited or self._busy_thread == threading.get_ident():
             raise ConfigurationError(
@@ -111,7 +111,7 @@ class KitWorker:
                     self._coroutines.stop()
 
     def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
-        """Dispatch what is due, then handle one message; return whether there was a message."""
+        """Dispatch due timeouts, then handle a message; return whether there was a message."""
         self._arrange()
         for queue in self._pumps:
             if queue != self._name:
@@ -138,7 +138,7 @@ class KitWorker:
             )
 
     def _report(self, failed: Callable[[ObservedFailure], None]) -> None:
-        """Call *failed* with each failure once, also with those of messages that were stored."""
+        """Call *failed* once with each new failure, including failures to store a message."""
         if len(self._transport.queues.get(self._error_queue, ())) == self._reported:
             return
         for failure in self.failures[self._reported :]:
@@ -158,7 +158,7 @@ class KitWorker:
             continue
 
     def _pump(self, queue: str) -> bool:
-        """Handle a batch of *queue*; return whether there was a message. An error leaves it."""
+        """Handle a batch of *queue*; return whether there was a message. Propagates errors."""
         if not self._transport.queues.get(queue):
             return False
         with (
@@ -169,7 +169,7 @@ class KitWorker:
 
 
 class _RecordedFailures(FailurePolicy):
-    """Keeps the exception of each message in the error queue, by its tag: ids may be repeated."""
+    """Keeps the exceptions of messages in the error queue by tag: several may have one id."""
 
     def __init__(self, given: FailurePolicy, error_queue: str) -> None:
         self._given = given
@@ -185,7 +185,7 @@ class _RecordedFailures(FailurePolicy):
         return place
 
     def arrived(self, received: Received) -> None:
-        """Keep the exception of the message that was on its way, if its copy has arrived."""
+        """Record the exception of a failed message once its copy arrives in the error queue."""
         if self._moving is None or received.queue != self._error_queue:
             return
         message_id, error = self._moving
@@ -194,7 +194,7 @@ class _RecordedFailures(FailurePolicy):
             self._moving = None
 
     def error_of(self, failed: Received) -> Exception:
-        """Return the exception of *failed*; a dispatcher leaves only its text."""
+        """Return the exception of *failed*; of a failed dispatch, only the text is known."""
         text = failed.message.headers.get(headers.EXCEPTION_MESSAGE, "")
         return self._errors.get(failed.tag) or DeliveryFailed(text)
 
@@ -214,32 +214,32 @@ def _poll_step(parts: AssembledEndpoint, store: TimeoutStore, clock: Clock) -> A
 
 
 class _RecurringRuns:
-    """The runs of the endpoint's schedules; nothing if it has none."""
+    """The runs of the endpoint's schedules, if it has any."""
 
     def __init__(self, parts: AssembledEndpoint) -> None:
         self._task: Any = None
         self._schedules: Any = parts.features.store
         if parts.settings.recurring:
-            from timeoutmgr.recurrence.task import RecurringTask  # it loads APScheduler
+            from timeoutmgr.recurrence.task import RecurringTask  # loads APScheduler
 
             [self._task] = [one for one in parts.features.tasks if isinstance(one, RecurringTask)]
 
     def store(self) -> None:
-        """Store the next run of each schedule, unless it is stored."""
+        """Store the next run of each schedule, unless it is stored already."""
         if self._task is not None:
             self._task.step()
 
     def instants_after(self, now: Micros) -> Iterable[Micros]:
-        """Yield when the runs after the stored runs are stored, also if these were cancelled."""
+        """Yield the due time of each stored run, even if cancelled: the next run is stored then."""
         for record in () if self._task is None else self._schedules.schedules():
             if record.run_due is not None and record.run_due > now:
                 yield record.run_due
 
 
 class _OrderOfSending:
-    """Claims timeouts one by one, so that timeouts of one instant leave in order of sending.
+    """Claims timeouts singly, so that timeouts of one instant are sent in order of sending.
 
-    A store orders them by their ids, which are random.
+    A store would order them by their ids, which are random.
     """
 
     def __init__(self, store: TimeoutStore) -> None:
@@ -249,7 +249,7 @@ class _OrderOfSending:
         self.release = store.release
 
     def claim(self, now: Micros, limit: int, owner: str, **options: Any) -> Chunk:
-        """Claim due timeouts, each under a claim of its own."""
+        """Claim due timeouts, each by a separate claim."""
         options["chunks"] = _CLAIMED_TOGETHER
         chunk = self._store.claim(now, 1, owner, **options)
         first, *others = sorted(chunk.all, key=self._order) or [chunk]
