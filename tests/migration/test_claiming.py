@@ -160,7 +160,7 @@ def test_it_does_not_wait_for_ever(small: Scene) -> None:
     worker, follower = small.worker(), replace(small.worker(), pause=lambda _seconds: None)
     claimed = small.claimed(worker)
 
-    with pytest.raises(MigrationRefused, match=r"batch 0 of run .* is in the hands of another"):
+    with pytest.raises(MigrationRefused, match=r"batch 0 of run .* is claimed by another"):
         claim_batch(follower, small.run, claimed)
 
     small.close(worker, follower)
