@@ -166,9 +166,11 @@ class Housekeeping(ThreadTask):
         begun = self._monotonic()
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
-        self._maintain(begun + _EVERY / 2)
-        self._note_partitions()
-        self._purger.purge_until(begun + _EVERY)
+        try:
+            self._maintain(begun + _EVERY / 2)
+            self._note_partitions()
+        finally:  # a right may be missing that only the maintenance needs
+            self._purger.purge_until(begun + _EVERY)
 
     def _fields(self, event: str) -> Mapping[str, str]:
         return {"event": event, "endpoint": self._store.endpoint}

@@ -6,7 +6,7 @@ Another role, with tables of its own, has a store of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
@@ -15,9 +15,13 @@ from sqlalchemy import make_url
 
 from tests.acceptance.place import Party
 from tests.outage.conftest import MakePlace
+from tests.support.clock import FakeClock
 from tests.support.waiting import eventually
 from timeoutmgr.database import Database
-from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.satellites.housekeeping import Housekeeping
+from timeoutmgr.telemetry import Counters
 
 _TIMEOUTS = sql.Identifier("timeoutmgr_timeouts")
 
@@ -57,6 +61,32 @@ def test_timeouts_are_dispatched_where_queues_belong_to_a_role_that_has_such_tab
 
         party.inbox.wait_for_id(sent.message_id)
         party.endpoint.close()
+
+
+def test_old_rows_are_removed_without_a_right_that_only_background_counts_need(
+    postgres_url: str, unique: str
+) -> None:
+    clock, telemetry = FakeClock(), Counters()
+    with _role(postgres_url, unique) as (url, owner):
+        owner.execute(f"REVOKE ALL ON timeoutmgr_load_passes FROM {unique}")
+        with closing(SqlPersistence(url, settings=SqlSettings(clock="host"))) as persistence:
+            store = persistence.timeouts(unique, clock)
+            store.cancel("old")
+            clock.advance(31 * 86_400)
+            keeping = Housekeeping(
+                store,
+                owner="me",
+                ready=lambda: None,
+                measure_offset=lambda read: None,
+                state=dict,
+                telemetry=telemetry,
+                monotonic=clock.monotonic,
+            )
+            with pytest.raises(StorageUnavailable, match="timeoutmgr_load_passes"):
+                keeping.keep_house()
+
+            assert telemetry.snapshot()["rows_purged"] == 1
+            assert store.find("old") is None
 
 
 @contextmanager

@@ -325,9 +325,8 @@ def create_missing(*tables: Table) -> None:
                 op.execute(f"ALTER TABLE {name} SET (LOCK_ESCALATION = DISABLE)")
             reach("upgrade.table_created")
             continue
-        found = _indexes(made)
         for index in sorted(made.indexes, key=lambda index: str(index.name)):
-            if index.name not in found:
+            if not _has_index(str(index.name), made):
                 migration.impl.create_index(index)
                 reach("upgrade.index_created")
 
@@ -347,16 +346,15 @@ def drop_index(name: str, made: Table) -> None:
     """Drop the index *name* of the table *made*, if it exists; for use in a revision."""
     from alembic import op
 
-    if op.get_context().as_sql or name in _indexes(made):
+    if op.get_context().as_sql or _has_index(name, made):
         with one_table_at_a_time():
             op.drop_index(name, table_name=made.name, schema=made.schema)
 
 
-def _indexes(made: Table) -> set[str | None]:
+def _has_index(name: str, made: Table) -> bool:
     from alembic import op
 
-    there = inspect(op.get_bind()).get_indexes(made.name, schema=made.schema)
-    return {index["name"] for index in there}
+    return inspect(op.get_bind()).has_index(made.name, name, schema=made.schema)
 
 
 def _columns(made: Table) -> set[str]:
