@@ -52,10 +52,11 @@ def started(place: Place) -> tuple[Party, Alarm]:
 
 
 def cut_off(database: FaultProxy) -> float:
-    """Take the database away; return when."""
+    """Take the database away; return when: before any error, from which a breaker counts."""
+    away_since = time.monotonic()
     database.refuse()
     database.reset()
-    return time.monotonic()
+    return away_since
 
 
 def wait_for_all(party: Party, sent: list[Sent]) -> None:

@@ -462,8 +462,8 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
         ({"store": "postgresql://me:secret@host/db"}, "TIMEOUTMGR_STORE_<NAME>"),
         ({"store": "nowhere"}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
         ({"store": "missing.toml"}, "cannot read the settings file"),
-        ({"schema": "elsewhere"}, r"\.toml says itself .* leave prefix and schema out"),
-        ({"prefix": "own_"}, r"\.toml says itself .* leave prefix and schema out"),
+        ({"schema": "elsewhere"}, r"\.toml names its tables itself; leave out prefix and schema"),
+        ({"prefix": "own_"}, r"\.toml names its tables itself; leave out prefix and schema"),
         ({"partitions": "0"}, "'partitions' is a whole number from 1, got '0'"),
     ],
 )

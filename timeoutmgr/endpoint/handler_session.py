@@ -174,9 +174,10 @@ class HandlerSession:
 
     def _use_own_database(self) -> None:
         connection = self._connection
-        if connection is None or not (own := connection.engine.url.database):
+        if connection is None or connection.invalidated:
             return
-        if connection.dialect.name in {"mysql", "mariadb"}:
+        own = connection.engine.url.database
+        if own and connection.dialect.name in {"mysql", "mariadb"}:
             quoted = connection.dialect.identifier_preparer.quote_identifier(own)
             connection.exec_driver_sql(f"USE {quoted}")
 

@@ -69,7 +69,7 @@ def open_store(
         persistence = _of_variable(name, environ, schema, prefix)
     elif schema is not None or prefix is not None:
         raise ConfigurationError(
-            f"{name or 'the environment'} names its tables itself; leave out prefix and schema out"
+            f"{name or 'the environment'} names its tables itself; leave out prefix and schema"
         )
     else:
         persistence = _of_settings(name, environ)
