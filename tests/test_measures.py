@@ -12,7 +12,7 @@ MOST_FILES_ENTERED = 71
 MOST_FUNCTIONS_ENTERED = 455
 """Of each delayed message. On a busy machine some enter a few more: the poller looks again."""
 TRIES = 8
-MOST_LINES = 97_962
+MOST_LINES = 97_970
 MOST_FILES = 564
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8

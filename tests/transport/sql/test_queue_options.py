@@ -227,6 +227,14 @@ def test_an_option_out_of_range_is_refused(
         declare(file_connection, queue_arguments=arguments)
 
 
+@pytest.mark.parametrize("exchange", ["", "dlx"])
+def test_a_queue_whose_rejected_messages_would_be_lost_is_refused(
+    file_connection: Any, exchange: str
+) -> None:
+    with pytest.raises(ConfigurationError, match="no dead-letter exchanges, got"):
+        declare(file_connection, queue_arguments={"x-dead-letter-exchange": exchange})
+
+
 def test_an_unused_queue_expires_and_a_consumed_queue_does_not(
     sqlite_url: str, prefix: str
 ) -> None:

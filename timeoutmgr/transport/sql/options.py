@@ -74,8 +74,16 @@ def declared_options(
     exclusive: bool = False,
     durable: bool = True,
 ) -> QueueOptions:
-    """Return the options of a declaration; raise ConfigurationError for a value out of range."""
+    """Return the options of a declaration.
+
+    Raises ConfigurationError for a value out of range, and for a dead-letter exchange.
+    """
     given = arguments or {}
+    if (exchange := given.get("x-dead-letter-exchange")) is not None:
+        raise ConfigurationError(
+            f"the SQL queue has no dead-letter exchanges, got {exchange!r:.80}: messages that are "
+            "rejected or expire would be lost; declare the queue without x-dead-letter-exchange"
+        )
     overflow = given.get("x-overflow") or "reject-publish"
     if not isinstance(overflow, str) or overflow not in _OVERFLOWS:
         raise ConfigurationError(
