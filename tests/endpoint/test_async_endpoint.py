@@ -304,6 +304,7 @@ def test_only_statements_of_the_session_run_on_the_loop(
     monkeypatch.setattr(transport, "session", session)
     apart = Database.shared(postgres_url).apart
     event.listen(apart, "connect", lambda *_: connects.add(threading.current_thread().name))
+    apart.dispose()  # a pooled connection of another test would need no connect
 
     async def main() -> None:
         engine = async_engine(postgres_url, "psycopg")
