@@ -53,7 +53,8 @@ def test_timeouts_that_wait_for_a_retry_do_not_add_to_the_cost_of_a_claim(sql: S
     beside_none = _cost_of_a_claim(sql, sql(endpoint=f"{sql.endpoint} quiet"))
 
     assert beside_none > 0
-    assert beside_many <= 1.3 * beside_none
+    # An index of many rows may be a page deeper; without one, a claim reads hundreds of pages.
+    assert beside_many <= 2 * beside_none
 
 
 def test_a_timeout_that_waits_is_not_early_and_not_forgotten(stores: Stores) -> None:
