@@ -37,3 +37,11 @@ def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:
     )
     counts = re.findall(r"(\d+) (passed|failed|deselected|skipped|error)", done.stdout)
     return done.returncode, Counter({what: int(n) for n, what in counts}), done.stdout + done.stderr
+
+
+def failures(said: str) -> dict[str, set[str]]:
+    """Return which tests of each class failed, named without ``Test``, by what ``-rf`` printed."""
+    found: dict[str, set[str]] = {}
+    for name, case in re.findall(r"^FAILED \S+::Test(\w+)::(\w+)", said, re.MULTILINE):
+        found.setdefault(name, set()).add(case)
+    return found

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.support.examples import EXAMPLES
-from tests.testing.projects import run
+from tests.testing.projects import failures, run
 
 SUITE = """
 import sqlite3
@@ -143,10 +141,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
     _, _, said = run(folder, "--tb=no", "-rf", "-k", chosen, "test_theirs.py")
 
-    found: dict[str, set[str]] = {}
-    for name, case in re.findall(r"^FAILED \S+::Test(\w+)::(\w+)", said, re.MULTILINE):
-        found.setdefault(name, set()).add(case)
-    return found
+    return failures(said)
 
 
 @pytest.mark.parametrize(("store", "case"), NOTICED.items())

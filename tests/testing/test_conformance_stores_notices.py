@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.testing.projects import run
+from tests.testing.projects import failures, run
 
 SUITE = """
 from dataclasses import replace
@@ -123,10 +122,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     _, counts, said = run(folder, "--tb=no", "-rf", "-k", chosen, "test_theirs.py")
 
     assert counts["passed"] >= len(names), said
-    found: dict[str, set[str]] = {}
-    for name, case in re.findall(r"^FAILED \S+::Test(\w+)::(\w+)", said, re.MULTILINE):
-        found.setdefault(name, set()).add(case)
-    return found
+    return failures(said)
 
 
 @pytest.mark.parametrize(("store", "case"), NOTICED.items())
