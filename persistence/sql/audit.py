@@ -88,7 +88,7 @@ class Audit(ThreadSafe):
         """Check all rows, page by page."""
         audit, check = self._context.tables.audit, AuditCheck(heads)
         chain, number = "", -1
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:  # PostgreSQL would sort the last pages anew
             while True:
                 behind = after(self._context, audit.c.chain, audit.c.number, (chain, number))
                 statement = (

@@ -52,9 +52,9 @@ def test_timeouts_that_wait_for_a_retry_do_not_add_to_the_cost_of_a_claim(sql: S
     beside_many = _cost_of_a_claim(sql, sql())
     beside_none = _cost_of_a_claim(sql, sql(endpoint=f"{sql.endpoint} quiet"))
 
-    assert beside_none > 0
-    # An index of many rows may be a page deeper; without one, a claim reads hundreds of pages.
-    assert beside_many <= 2 * beside_none
+    assert beside_none.count > 0
+    # The first rows may lie on both sides of the border of two pages of an index.
+    assert beside_many.count <= 1.3 * beside_none.count + beside_many.borders
 
 
 def test_a_timeout_that_waits_is_not_early_and_not_forgotten(stores: Stores) -> None:
@@ -221,15 +221,17 @@ class Meter:
     """Counts the work of a database for statements."""
 
     count: int = 0
+    borders: int = 0
+    """Reads that are counted in pages: each may meet one page more."""
 
 
-def _cost_of_a_claim(stores: Stores, store: TimeoutStore) -> int:
+def _cost_of_a_claim(stores: Stores, store: TimeoutStore) -> Meter:
     """Return the cost of a process' first claims: pages, rows or steps, as the database counts."""
     assert isinstance(stores.persistence, SqlPersistence)
     with _metered(stores.persistence.database) as meter:
         first, second = store.claim(NOW, 3, "o"), store.claim(NOW, 3, "o")
     assert (len(first.keys), len(second.keys)) == (3, 2)
-    return meter.count
+    return meter
 
 
 @contextmanager
@@ -243,6 +245,7 @@ def _metered(database: Database) -> Iterator[Meter]:
         is_read = sql.startswith("SELECT") and "FROM suite_timeouts" in sql
         if is_read and not is_of_claims and not many:
             meter.count += counts(connection.connection.driver_connection, sql, values)
+            meter.borders += counts is _pages
 
     event.listen(database.engine, "before_cursor_execute", note)
     try:
